@@ -1,0 +1,49 @@
+//! What a GPU expert-slot cache decides before a single byte moves: which layers share a pool, how many slots each
+//! pool gets, where every slot lies, and in which order slots are given up.
+//!
+//! Everything here is arithmetic on values: no `unsafe`, no input or output, no clock. The words are those of the
+//! whole workspace:
+//!
+//! - an **expert** is one expert's weights in one layer; a **bank** holds one role's **rows** of all experts;
+//! - a **slot** is a place on the device for one expert, the same index in every bank;
+//! - a **pool** is a range of slots that layers of one **layout key** share;
+//! - a **scope** says which layers share, a **split** how slots are divided, a **budget** what may be used.
+//!
+//! Start at [`Geometry::new`]: a [`Model`] and [`Constraints`] in, pools and arenas out, or an error that names what
+//! was needed and what was given.
+//!
+//! ```
+//! use ftcache_policy::{Budget, Constraints, Geometry, LayoutKey, Model, Quantisation};
+//!
+//! // Eight layers of 64 experts, top-6; two banks of 4,096 and 2,048 bytes an expert.
+//! let layers = vec![LayoutKey::tagged("Q4_K", [4096, 2048]); 8];
+//! let model = Model::new(64, 6, Quantisation::PerLayer, layers)?;
+//! let geometry = Geometry::new(model, Constraints::new(Budget::Bytes(1 << 20)))?;
+//! assert_eq!(geometry.slot_count(), 170);
+//! assert!(geometry.total_bytes() <= 1 << 20);
+//! # Ok::<(), ftcache_policy::GeometryError>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod budget;
+mod error;
+mod geometry;
+mod ids;
+mod layout;
+mod model;
+mod recency;
+mod scope;
+mod slot_set;
+mod split;
+
+pub use budget::parse_bytes;
+pub use error::{BytesError, GeometryError};
+pub use geometry::{Budget, Constraints, Geometry, Pool, SlotRange, TailPad};
+pub use ids::{BankId, ExpertId, FlatExpertId, LayerId, PoolId, SlotId};
+pub use layout::LayoutKey;
+pub use model::{Model, Quantisation};
+pub use recency::Recency;
+pub use scope::{Scope, group_layers};
+pub use slot_set::SlotSet;
+pub use split::{PoolBounds, split_equal};
