@@ -1,0 +1,79 @@
+//! The golden vectors of `testdata/golden`: what the reference systems did, one case a line.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// One case of `policy.jsonl`: pools, and how a slot count is split over them.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the keys are explained where the vectors are")]
+pub struct PolicyCase {
+    pub scope: String,
+    pub layouts: Vec<u32>,
+    pub slot_bytes: Vec<u64>,
+    pub num_experts: u32,
+    pub min_slots: u32,
+    pub slot_limit: Option<u32>,
+    pub total: u64,
+    pub expert_counts: Option<Vec<Vec<f64>>>,
+    pub groups: Vec<Vec<u32>>,
+    pub pools: Vec<PolicyPool>,
+    pub pool_of_layer: Vec<u32>,
+    pub sizes: Option<Vec<u32>>,
+    pub error: Option<String>,
+}
+
+/// One pool of a [`PolicyCase`].
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the keys are explained where the vectors are")]
+pub struct PolicyPool {
+    pub layers: Vec<u32>,
+    pub min: u32,
+    pub max: u32,
+}
+
+/// One case of `lru.jsonl`: a trace of steps with every slot and copy.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the keys are explained where the vectors are")]
+pub struct LruCase {
+    pub layers: usize,
+    pub experts: u32,
+    pub pool_of_layer: Vec<u32>,
+    pub pool_sizes: Vec<u32>,
+    pub steps: Vec<LruStep>,
+    pub final_slot_of: Vec<Vec<i64>>,
+}
+
+/// One step of an [`LruCase`].
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the keys are explained where the vectors are")]
+pub struct LruStep {
+    pub layer: u32,
+    pub experts: Vec<u32>,
+    pub slots: Vec<u32>,
+    pub copies: Vec<(u32, u32)>,
+}
+
+/// Every case of one golden file, e.g. `lru.jsonl`.
+///
+/// # Panics
+///
+/// If the file is missing or a line is not a case: golden vectors are committed and never skipped.
+pub fn cases<Case: DeserializeOwned>(name: &str) -> Vec<Case> {
+    let path = testdata().join("golden").join(name);
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let case = |(index, line): (usize, &str)| {
+        serde_json::from_str(line).unwrap_or_else(|error| panic!("{name} line {}: {error}", index + 1))
+    };
+    text.lines().enumerate().map(case).collect()
+}
+
+/// The folder of committed test data.
+pub fn testdata() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata")
+}
