@@ -1,1 +1,15 @@
-//! x
+//! The C ABI: `libftcache.a`, `libftcache.so` and `include/ftcache.h`.
+//!
+//! This crate decides nothing. Each module is one C noun in the header's order; every function reads its arguments,
+//! calls `ftcache` once inside [`boundary`]'s guard, and writes the answer. The header is generated from these files
+//! by `cargo xtask header`, so their comments speak to readers of C.
+
+#![allow(non_camel_case_types, reason = "the names are those of the C header")]
+
+mod boundary;
+pub mod cache;
+pub mod geometry;
+pub mod model;
+pub mod stats;
+pub mod status;
+pub mod step;

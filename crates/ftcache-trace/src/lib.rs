@@ -1,1 +1,57 @@
-//! x
+//! Recorded routing of mixture-of-experts models: which experts each token used, layer by layer. Read, written and
+//! made up from a seed.
+//!
+//! A trace is a [`Header`] and, for each token and layer, one **cell**: the `top_k` expert ids that the router chose.
+//! This crate knows files and ids; it has never heard of a slot, a policy or a device.
+//!
+//! # The form `ftr1`
+//!
+//! One line of JSON, a newline, then little-endian 16-bit ids `[token][layer][k]`, in the router's order. The same
+//! bytes lie plain (`.ftr`) or under zstd (`.ftr.zst`); the first bytes tell which, never the name. A cell without
+//! data is whole: all its ids are [`ABSENT`]. Everything that can be checked is checked, on the way in and on the way
+//! out by the same code, and an error says where and both numbers.
+//!
+//! - [`TraceReader`] reads token by token in bounded memory, [`TraceWriter`] writes so;
+//! - [`Trace`] is a whole one in memory;
+//! - [`Synthetic`] makes one from a seed, for tests that must not depend on a recording.
+//!
+//! ```
+//! use ftcache_trace::{Form, Synthetic, Trace, TraceReader};
+//!
+//! // Two requests of 32 tokens over 4 layers of 16 experts, top-2.
+//! let synthetic = Synthetic { tokens: 64, layers: 4, experts: 16, top_k: 2, requests: 2, ..Synthetic::default() };
+//! let trace = synthetic.trace()?;
+//! let file = trace.write(Vec::new(), Form::Zstd)?;
+//! assert_eq!(Trace::read(file.as_slice())?, trace);
+//!
+//! // Token by token: `ids` holds 4 layers of 2 ids.
+//! let mut reader = TraceReader::new(file.as_slice())?;
+//! let mut ids = Vec::new();
+//! let mut token = 0;
+//! while reader.next_token(&mut ids)? {
+//!     let layer_3 = &ids[3 * 2..][..2];
+//!     assert_eq!(trace.cell(token, 3), Some(layer_3));
+//!     token += 1;
+//! }
+//! assert_eq!(token, 64);
+//! # Ok::<(), ftcache_trace::TraceError>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod cells;
+mod error;
+mod format;
+mod frames;
+mod random;
+mod reader;
+mod synthetic;
+mod trace;
+mod writer;
+
+pub use error::{Place, TraceError};
+pub use format::{ABSENT, Form, Header, MAX_HEADER_BYTES, MAX_TOKEN_BYTES, Phase, Segment, Shape};
+pub use reader::TraceReader;
+pub use synthetic::Synthetic;
+pub use trace::Trace;
+pub use writer::TraceWriter;

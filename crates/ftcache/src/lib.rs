@@ -1,1 +1,49 @@
-//! x
+//! A GPU expert-slot cache for mixture-of-experts inference.
+//!
+//! A model's experts do not fit in GPU memory. Their rows lie in host memory; a bounded number of slots on the device
+//! hold the experts that the router keeps asking for. Each step names the experts that one layer routed to;
+//! [`Cache::load`] answers with a slot for each, having enqueued the copies of those that were missing.
+//!
+//! ```
+//! use ftcache::{Budget, BankId, Cache, Constraints, ExpertId, Geometry, HostDevice, HostRows, LayerId, LayoutKey};
+//! use ftcache::{Model, Quantisation};
+//!
+//! // Two layers of eight experts, top-2, with one bank of rows of 16 bytes; room for five experts.
+//! let model = Model::new(8, 2, Quantisation::PerLayer, vec![LayoutKey::tagged("f32", [16]); 2])?;
+//! let geometry = Geometry::new(model, Constraints::new(Budget::Slots(5)))?;
+//! let mut cache = Cache::new(geometry, HostDevice::new())?;
+//! for layer in [0, 1].map(LayerId::new) {
+//!     let rows: Vec<u8> = (0..8 * 16).map(|byte| byte / 16 + 8 * layer.get() as u8).collect();
+//!     cache.attach(layer, BankId::new(0), HostRows::owned(rows.into(), 0))?;
+//! }
+//!
+//! let slots = cache.load(LayerId::new(1), &[6, 2, 6].map(ExpertId::new))?.to_vec();
+//! assert_eq!(slots[0], slots[2]);
+//! let mut row = [0; 16];
+//! cache.read_row(LayerId::new(1), BankId::new(0), slots[0], &mut row)?;
+//! assert_eq!(row, [6 + 8; 16]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The layers below can be used alone: `ftcache-policy` for the arithmetic, `ftcache-residency` for engines that copy
+//! by themselves, `ftcache-transfer` for the copies.
+
+#![forbid(unsafe_code)]
+
+mod cache;
+mod error;
+mod load;
+mod report;
+
+pub use cache::{Cache, SlotSpan};
+pub use error::Error;
+pub use ftcache_policy::{
+    BankId, Budget, BytesError, Constraints, ExpertId, FlatExpertId, Geometry, GeometryError, LayerId, LayoutKey,
+    Model, Pool, PoolBounds, PoolId, Quantisation, Scope, SlotId, SlotRange, TailPad, parse_bytes,
+};
+pub use ftcache_residency::{Copy, EnsureError, Plan, Victim};
+pub use ftcache_transfer::{
+    ApplyError, BankError, Device, DeviceError, DeviceSpan, Event, HostDevice, HostRows, HostSpan, Memory, RowCopy,
+    Stream, Streams,
+};
+pub use report::Stats;

@@ -1,0 +1,67 @@
+//! Version, status codes and the message of the last error.
+
+use std::ffi::c_char;
+
+use crate::boundary;
+
+/// The version of this header. It grows when something is added; what is there keeps its meaning.
+pub const FTCACHE_ABI_VERSION: u32 = 1;
+
+/// What a call came to. Numbers never change their meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub enum ftcache_status {
+    /// Done.
+    Ok = 0,
+    /// A NULL, a size or a value that the call cannot take; the message names the parameter. Nothing has changed.
+    InvalidArgument = 1,
+    /// A layer, bank, pool, slot or expert that does not exist. Nothing has changed.
+    OutOfRange = 2,
+    /// A model or geometry that cannot be had; the message gives what is needed and what is given.
+    Unsatisfiable = 3,
+    /// More distinct experts in a step than the pool has slots. Nothing has changed.
+    StepTooWide = 4,
+    /// The layer has a bank without rows. Nothing has changed.
+    NotAttached = 5,
+    /// The device has not the memory. Nothing stays allocated.
+    OutOfMemory = 6,
+    /// The device did not do what was asked. After ftcache_load the slots that the message names are free, and the step
+    /// may be tried again.
+    Device = 7,
+    /// Another thread is inside a call on the same handle. Nothing has changed.
+    Busy = 8,
+    /// An earlier call on this handle panicked; only ftcache_free works.
+    Poisoned = 9,
+    /// A fault of ours. The handle, if one was given, is poisoned: half-changed maps must not feed a multiply.
+    Panicked = 10,
+}
+
+/// The version that the library was built with, to be compared with FTCACHE_ABI_VERSION.
+///
+/// A library of a higher version serves this header; one of a lower version does not.
+#[unsafe(no_mangle)]
+pub extern "C" fn ftcache_abi_version() -> u32 {
+    FTCACHE_ABI_VERSION
+}
+
+/// The message of the last call on this thread that did not return FTCACHE_STATUS_OK: one line, with the thing and both
+/// numbers. Never NULL; empty if there was none.
+///
+/// The text is owned by the library and valid until the next call on this thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn ftcache_last_error() -> *const c_char {
+    boundary::last_error()
+}
+
+/// Copies the message of ftcache_last_error to a buffer of the caller, cut to fit and always ended by a zero.
+///
+/// Returns the bytes that the whole message needs, its ending zero included. buffer may be NULL if capacity is 0.
+///
+/// # Safety
+///
+/// buffer points to capacity writable bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ftcache_last_error_copy(buffer: *mut c_char, capacity: usize) -> usize {
+    // SAFETY: the caller gives `capacity` writable bytes, as the header says.
+    unsafe { boundary::copy_last_error(buffer, capacity) }
+}

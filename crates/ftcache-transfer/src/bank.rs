@@ -1,0 +1,125 @@
+//! The rows on the host: for each layer and bank, where they begin and how far apart they lie.
+//!
+//! *Unsafe*, relying on one promise: whoever attaches memory that it owns itself keeps the rows readable and unchanged
+//! until they are attached anew or the banks are dropped, and until every stream that copies from them has been
+//! synchronised.
+
+use std::sync::Arc;
+
+use ftcache_policy::{BankId, LayerId, Model};
+
+use crate::{BankError, HostSpan};
+
+/// One bank of one layer on the host: a row for each expert.
+#[derive(Debug, Clone)]
+pub struct HostRows {
+    base: *const u8,
+    bytes: u64,
+    /// Zero means rows without gaps.
+    stride: u64,
+    /// Keeps owned bytes alive; `None` where the caller owns them.
+    _owner: Option<Arc<[u8]>>,
+}
+
+// SAFETY: the pointer is only read through, and the bytes it reaches are shared and unchanging: owned ones lie in an
+// `Arc<[u8]>`, borrowed ones by the promise of `HostRows::borrowed`.
+unsafe impl Send for HostRows {}
+// SAFETY: as above; no method changes anything behind the pointer.
+unsafe impl Sync for HostRows {}
+
+impl HostRows {
+    /// Rows that the banks keep alive, `stride` bytes apart; a stride of zero means without gaps.
+    pub fn owned(bytes: Arc<[u8]>, stride: u64) -> Self {
+        Self { base: bytes.as_ptr(), bytes: bytes.len() as u64, stride, _owner: Some(bytes) }
+    }
+
+    /// Rows in memory that the caller owns: a mapped model file, a block that the engine pinned.
+    ///
+    /// # Safety
+    ///
+    /// `bytes` bytes from `base` on stay readable and unchanged as long as these rows are attached, and until every
+    /// stream that copies from them has been synchronised.
+    pub unsafe fn borrowed(base: *const u8, bytes: u64, stride: u64) -> Self {
+        Self { base, bytes, stride, _owner: None }
+    }
+}
+
+/// Rows that were checked against their layer.
+#[derive(Debug, Clone)]
+struct Bank {
+    rows: HostRows,
+    /// At least the row's width.
+    stride: u64,
+}
+
+/// The rows of every layer and bank, attached one by one in any order.
+#[derive(Debug, Clone)]
+pub struct Banks {
+    expert_count: u32,
+    /// `row_bytes[layer][bank]`; zero where nothing is to be attached.
+    row_bytes: Vec<Box<[u64]>>,
+    /// `banks[layer][bank]`.
+    banks: Vec<Vec<Option<Bank>>>,
+}
+
+impl Banks {
+    /// No rows yet.
+    pub fn new(model: &Model) -> Self {
+        let row_bytes = model.layers().iter().map(|layer| layer.row_bytes().into()).collect();
+        let banks = vec![vec![None; model.bank_count()]; model.layer_count()];
+        Self { expert_count: model.expert_count(), row_bytes, banks }
+    }
+
+    /// Attaches the rows of one bank of a layer, in place of those it had.
+    ///
+    /// # Errors
+    ///
+    /// An unknown layer or bank, a bank that the layer does not read, a stride below the row's width, or fewer bytes
+    /// than the experts' rows take. What was attached before stays.
+    pub fn attach(&mut self, layer: LayerId, bank: BankId, rows: HostRows) -> Result<(), BankError> {
+        let (layer_count, bank_count) = (self.banks.len(), self.banks.first().map_or(0, Vec::len));
+        let unknown = BankError::Unknown { layer, bank, layer_count, bank_count };
+        let place = self.banks.get_mut(layer.index()).and_then(|banks| banks.get_mut(bank.index())).ok_or(unknown)?;
+        let row_bytes = self.row_bytes[layer.index()][bank.index()];
+        if row_bytes == 0 {
+            return Err(BankError::Unread { layer, bank });
+        }
+        let stride = if rows.stride == 0 { row_bytes } else { rows.stride };
+        if stride < row_bytes {
+            return Err(BankError::Stride { layer, bank, stride, row_bytes });
+        }
+        let needed = u128::from(self.expert_count - 1) * u128::from(stride) + u128::from(row_bytes);
+        if needed > u128::from(rows.bytes) {
+            let (expert_count, given) = (self.expert_count, rows.bytes);
+            return Err(BankError::TooShort { layer, bank, expert_count, row_bytes, stride, needed, given });
+        }
+        *place = Some(Bank { rows, stride });
+        Ok(())
+    }
+
+    /// Whether a layer has rows in every bank it reads.
+    ///
+    /// # Errors
+    ///
+    /// The first bank that is missing.
+    pub fn check_layer(&self, layer: LayerId) -> Result<(), BankError> {
+        let missing = |(bank, row_bytes): (usize, &u64)| *row_bytes > 0 && self.banks[layer.index()][bank].is_none();
+        match self.row_bytes[layer.index()].iter().enumerate().position(missing) {
+            Some(bank) => Err(BankError::NotAttached { layer, bank: BankId::from_index(bank) }),
+            None => Ok(()),
+        }
+    }
+
+    /// The rows of a bank from `row` on, or `None` if they are not attached.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such layer, bank or row.
+    pub fn rows(&self, layer: LayerId, bank: BankId, row: u32) -> Option<HostSpan> {
+        assert!(row < self.expert_count, "row {row} of {}", self.expert_count);
+        let bank = self.banks[layer.index()][bank.index()].as_ref()?;
+        // The offset is inside the rows' bytes, which `attach` checked.
+        let base = bank.rows.base.wrapping_add((u64::from(row) * bank.stride) as usize);
+        Some(HostSpan { base, stride: bank.stride })
+    }
+}

@@ -1,0 +1,152 @@
+//! What a device or a bank can refuse: the operation, the sizes and the reason.
+
+use std::fmt;
+
+use ftcache_policy::{BankId, LayerId, SlotId};
+use thiserror::Error;
+
+/// A device that did not do what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// Not enough memory.
+    #[error("{wanted_bytes} bytes of device memory wanted; {free_bytes} are free")]
+    OutOfMemory {
+        /// Bytes asked for.
+        wanted_bytes: u64,
+        /// Bytes that are left.
+        free_bytes: u64,
+    },
+    /// Bytes outside an allocation.
+    #[error("{operation} of {bytes} bytes at {offset}; the memory has {memory_bytes} bytes")]
+    OutOfBounds {
+        /// What was asked for.
+        operation: &'static str,
+        /// Where it would begin.
+        offset: u64,
+        /// Bytes from the first to the last.
+        bytes: u64,
+        /// Bytes of the allocation.
+        memory_bytes: u64,
+    },
+    /// A handle that the device has not given out, or has taken back.
+    #[error("{what} {handle} is not of this device")]
+    UnknownHandle {
+        /// Memory, stream or event.
+        what: &'static str,
+        /// The handle.
+        handle: u64,
+    },
+    /// The device failed at an operation.
+    #[error("{operation} of {bytes} bytes: {reason}")]
+    Failed {
+        /// What was asked for.
+        operation: &'static str,
+        /// Bytes it would have moved.
+        bytes: u64,
+        /// The device's own word.
+        reason: String,
+    },
+}
+
+/// Rows on the host that cannot serve a bank.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum BankError {
+    /// The model has no such layer or bank.
+    #[error("layer {layer} bank {bank}: the model has {layer_count} layers and {bank_count} banks")]
+    Unknown {
+        /// The layer.
+        layer: LayerId,
+        /// The bank.
+        bank: BankId,
+        /// Layers of the model.
+        layer_count: usize,
+        /// Banks of the model.
+        bank_count: usize,
+    },
+    /// The layer does not read this bank.
+    #[error("layer {layer} bank {bank}: its rows have 0 bytes, there is nothing to attach")]
+    Unread {
+        /// The layer.
+        layer: LayerId,
+        /// The bank.
+        bank: BankId,
+    },
+    /// Rows that would overlap.
+    #[error("layer {layer} bank {bank}: a stride of {stride} bytes is less than the row's {row_bytes}")]
+    Stride {
+        /// The layer.
+        layer: LayerId,
+        /// The bank.
+        bank: BankId,
+        /// Bytes from row to row.
+        stride: u64,
+        /// Bytes of a row.
+        row_bytes: u64,
+    },
+    /// Fewer bytes than the layer's experts have.
+    #[error(
+        "layer {layer} bank {bank}: {expert_count} rows of {row_bytes} bytes at a stride of {stride} need {needed} bytes; {given} are given"
+    )]
+    TooShort {
+        /// The layer.
+        layer: LayerId,
+        /// The bank.
+        bank: BankId,
+        /// Experts of the layer.
+        expert_count: u32,
+        /// Bytes of a row.
+        row_bytes: u64,
+        /// Bytes from row to row.
+        stride: u64,
+        /// Bytes from the first row's start to the last row's end.
+        needed: u128,
+        /// Bytes there are.
+        given: u64,
+    },
+    /// The layer has rows in this bank, and none were attached.
+    #[error("layer {layer} bank {bank} is not attached")]
+    NotAttached {
+        /// The layer.
+        layer: LayerId,
+        /// The bank.
+        bank: BankId,
+    },
+}
+
+/// A plan that was not carried out: the slots it names hold nothing that may be read.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("layer {layer}{}: {source}; {} forgotten", InBank(.bank), SlotList(.slots))]
+pub struct ApplyError {
+    /// The layer.
+    pub layer: LayerId,
+    /// The bank whose copy failed, if it was a copy.
+    pub bank: Option<BankId>,
+    /// Every slot that the plan would have filled.
+    pub slots: Vec<SlotId>,
+    /// What the device said.
+    pub source: DeviceError,
+}
+
+struct InBank<'a>(&'a Option<BankId>);
+
+impl fmt::Display for InBank<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |bank| write!(f, " bank {bank}"))
+    }
+}
+
+struct SlotList<'a>(&'a [SlotId]);
+
+impl fmt::Display for SlotList<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (noun, verb) = if self.0.len() == 1 { ("slot", "is") } else { ("slots", "are") };
+        write!(f, "{noun} ")?;
+        for (index, slot) in self.0.iter().enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            write!(f, "{comma}{slot}")?;
+        }
+        write!(f, " {verb}")
+    }
+}

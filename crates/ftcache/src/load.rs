@@ -1,0 +1,98 @@
+//! A step: routes in, slots out, the missing rows on their way.
+
+use ftcache_policy::{ExpertId, LayerId, SlotId};
+use ftcache_residency as residency;
+use ftcache_transfer::{Device, Stream, Streams, apply};
+
+use crate::{Cache, Error};
+
+impl<D: Device> Cache<D> {
+    /// Makes the experts of a step resident over the default stream. Returns a slot for each route, in route order.
+    ///
+    /// Kernels that are enqueued afterwards on that stream see every row. See [`load_on`](Self::load_on).
+    ///
+    /// # Errors
+    ///
+    /// As [`load_on`](Self::load_on).
+    pub fn load(&mut self, layer: LayerId, routes: &[ExpertId]) -> Result<&[SlotId], Error> {
+        self.load_on(Streams::one(Stream::DEFAULT), layer, routes)
+    }
+
+    /// Makes the experts of a step resident. Returns a slot for each route, in route order, local to the layer's pool;
+    /// [`SlotId::ABSENT`] for a route that is [`ExpertId::ABSENT`].
+    ///
+    /// Nothing is waited for: copies are enqueued on the copy stream, behind what the compute stream was given before,
+    /// and what the compute stream is given afterwards comes behind the copies. A step without a miss enqueues nothing
+    /// and allocates nothing.
+    ///
+    /// # Errors
+    ///
+    /// An unknown layer or expert, more distinct experts than the pool has slots, or a layer that is not attached: the
+    /// cache is as it was. A copy that the device refused: the slots of this step's misses are free, and the step may
+    /// be tried again.
+    pub fn load_on(&mut self, streams: Streams, layer: LayerId, routes: &[ExpertId]) -> Result<&[SlotId], Error> {
+        // Before anything is decided: a layer without rows must not take slots from one that has them.
+        self.check_attached(layer)?;
+        let ticket = self.residency.ensure(layer, routes, &mut self.plan)?;
+        let applied =
+            apply(&mut self.device, streams, &self.fences, &self.geometry, &self.arenas, &self.banks, ticket.plan());
+        match applied {
+            Ok(bytes) => {
+                ticket.commit();
+                self.bytes_of_layer[layer.index()] += bytes;
+                Ok(self.plan.slots())
+            }
+            Err(error) => {
+                ticket.abort();
+                Err(error.into())
+            }
+        }
+    }
+
+    /// As [`load_on`](Self::load_on), for ids in an engine's own form: any integers, in any memory order.
+    ///
+    /// An id equal to `absent` is a route that is not for this device.
+    ///
+    /// # Errors
+    ///
+    /// As [`load_on`](Self::load_on); an id that is neither an expert nor `absent`, with its value and position.
+    pub fn load_ids(
+        &mut self,
+        streams: Streams,
+        layer: LayerId,
+        ids: impl IntoIterator<Item = i64>,
+        absent: Option<i64>,
+    ) -> Result<&[SlotId], Error> {
+        let mut routes = std::mem::take(&mut self.routes);
+        let read = read_ids(&mut routes, layer, self.geometry.model().expert_count(), ids, absent);
+        let loaded = read.and_then(|()| self.load_on(streams, layer, &routes).map(|_| ()));
+        self.routes = routes;
+        loaded.map(|()| self.plan.slots())
+    }
+
+    /// What the last step decided.
+    pub fn plan(&self) -> &residency::Plan {
+        &self.plan
+    }
+}
+
+fn read_ids(
+    routes: &mut Vec<ExpertId>,
+    layer: LayerId,
+    expert_count: u32,
+    ids: impl IntoIterator<Item = i64>,
+    absent: Option<i64>,
+) -> Result<(), Error> {
+    routes.clear();
+    for (route, id) in ids.into_iter().enumerate() {
+        if Some(id) == absent {
+            routes.push(ExpertId::ABSENT);
+            continue;
+        }
+        match u32::try_from(id) {
+            Ok(expert) if expert < expert_count => routes.push(ExpertId::new(expert)),
+            _ => return Err(Error::UnknownId { layer, route, id, expert_count }),
+        }
+    }
+    Ok(())
+}

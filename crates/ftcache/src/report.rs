@@ -1,0 +1,70 @@
+//! How it went: counters per layer and per pool.
+
+use std::ops::AddAssign;
+
+use ftcache_policy::{LayerId, PoolId};
+use ftcache_residency as residency;
+use ftcache_transfer::Device;
+
+use crate::{Cache, Error};
+
+/// What the steps of one layer, of one pool or of the whole cache came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// What was decided.
+    pub residency: residency::Stats,
+    /// Bytes copied from the host to slots.
+    pub bytes: u64,
+}
+
+impl AddAssign for Stats {
+    fn add_assign(&mut self, other: Self) {
+        self.residency += other.residency;
+        self.bytes += other.bytes;
+    }
+}
+
+impl<D: Device> Cache<D> {
+    /// Statistics of one layer since the last [`reset_stats`](Self::reset_stats).
+    ///
+    /// # Errors
+    ///
+    /// An unknown layer.
+    pub fn layer_stats(&self, layer: LayerId) -> Result<Stats, Error> {
+        self.residency.pool_of(layer)?;
+        Ok(self.stats_of(layer))
+    }
+
+    /// Statistics of one pool: the sum over its layers.
+    ///
+    /// # Errors
+    ///
+    /// An unknown pool.
+    pub fn pool_stats(&self, pool: PoolId) -> Result<Stats, Error> {
+        self.check_slot(pool, ftcache_policy::SlotId::new(0))?;
+        Ok(self.sum(self.geometry.pool(pool).layers().iter().copied()))
+    }
+
+    /// Statistics over all layers.
+    pub fn stats(&self) -> Stats {
+        self.sum(self.geometry.model().layer_ids())
+    }
+
+    /// Starts the statistics over; residency is not touched.
+    pub fn reset_stats(&mut self) {
+        self.residency.reset_stats();
+        self.bytes_of_layer.fill(0);
+    }
+
+    fn stats_of(&self, layer: LayerId) -> Stats {
+        Stats { residency: self.residency.layer_stats(layer), bytes: self.bytes_of_layer[layer.index()] }
+    }
+
+    fn sum(&self, layers: impl Iterator<Item = LayerId>) -> Stats {
+        let mut sum = Stats::default();
+        for layer in layers {
+            sum += self.stats_of(layer);
+        }
+        sum
+    }
+}
