@@ -246,6 +246,11 @@ pub(crate) unsafe fn write_sized<T: Sized32>(pointer: *mut T, name: &str, value:
     Ok(())
 }
 
+/// A field that has no meaning yet must be 0, so that it can be given one.
+pub(crate) fn reserved(value: u32, name: &str) -> Result<(), Failure> {
+    if value == 0 { Ok(()) } else { Err(Failure::argument(format!("{name} is {value}; it must be 0"))) }
+}
+
 /// `count` values behind a pointer, which may be NULL if there are none.
 ///
 /// # Safety

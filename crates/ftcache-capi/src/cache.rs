@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use ftcache_core::{BankId, Cache, HostDevice, HostRows, LayerId, PoolId, SlotId};
 
-use crate::boundary::{Failure, Guarded, Sized32, guard, read_sized, required, required_mut, write_sized};
+use crate::boundary::{Failure, Guarded, Sized32, guard, read_sized, required, required_mut, reserved, write_sized};
 use crate::geometry::ftcache_geometry;
 use crate::status::ftcache_status;
 
@@ -136,6 +136,7 @@ pub unsafe extern "C" fn ftcache_attach(
     enter(unsafe { cache.as_ref() }, |cache| {
         // SAFETY: points to a struct of its size by the caller's word.
         let rows = unsafe { read_sized(rows, "rows") }?;
+        reserved(rows.reserved, "rows->reserved")?;
         if rows.base.is_null() {
             return Err(Failure::argument("rows->base is NULL"));
         }

@@ -2,7 +2,7 @@
 
 use ftcache_core::{BankId, Budget, Constraints, Geometry, LayerId, Pool, PoolId, Scope, TailPad};
 
-use crate::boundary::{Failure, Sized32, guard, read_sized, required, required_mut, write_sized};
+use crate::boundary::{Failure, Sized32, guard, read_sized, required, required_mut, reserved, write_sized};
 use crate::model::ftcache_model;
 use crate::status::ftcache_status;
 
@@ -21,7 +21,7 @@ pub enum ftcache_scope {
 #[repr(u32)]
 pub enum ftcache_tail_pad {
     /// As many as the row has, up to 512.
-    RowUpTo512 = 0,
+    Row = 0,
     /// tail_pad_bytes.
     Bytes = 1,
 }
@@ -135,6 +135,7 @@ pub struct ftcache_geometry {
 }
 
 fn constraints(config: &ftcache_geometry_config) -> Result<Constraints, Failure> {
+    reserved(config.reserved, "config->reserved")?;
     let budget = match (config.budget_bytes, config.slot_count) {
         (0, 0) => return Err(Failure::argument("config has neither budget_bytes nor slot_count")),
         (bytes, 0) => Budget::Bytes(bytes),
@@ -151,14 +152,14 @@ fn constraints(config: &ftcache_geometry_config) -> Result<Constraints, Failure>
     };
     let mut constraints = Constraints::new(budget);
     match config.tail_pad {
-        rule if rule == ftcache_tail_pad::RowUpTo512 as u32 && config.tail_pad_bytes > 0 => {
+        rule if rule == ftcache_tail_pad::Row as u32 && config.tail_pad_bytes > 0 => {
             let message = format!(
                 "config->tail_pad_bytes is {}, which counts only if tail_pad is FTCACHE_TAIL_PAD_BYTES",
                 config.tail_pad_bytes
             );
             return Err(Failure::argument(message));
         }
-        rule if rule == ftcache_tail_pad::RowUpTo512 as u32 => {}
+        rule if rule == ftcache_tail_pad::Row as u32 => {}
         rule if rule == ftcache_tail_pad::Bytes as u32 => {
             constraints.tail_pad = TailPad::Bytes(config.tail_pad_bytes);
         }

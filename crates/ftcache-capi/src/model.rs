@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use ftcache_core::{LayoutKey, Model, Quantisation};
 
-use crate::boundary::{Failure, Sized32, array, guard, read_sized, required_mut};
+use crate::boundary::{Failure, Sized32, array, guard, read_sized, required_mut, reserved};
 use crate::status::ftcache_status;
 
 /// What a model has.
@@ -87,6 +87,7 @@ pub unsafe extern "C" fn ftcache_model_new(
         *out = std::ptr::null_mut();
         // SAFETY: `config` points to a struct of its size by the caller's word.
         let config = unsafe { read_sized(config, "config") }?;
+        reserved(config.reserved, "config->reserved")?;
         let quantisation = match config.one_quantisation {
             0 => Quantisation::PerLayer,
             1 => Quantisation::One,

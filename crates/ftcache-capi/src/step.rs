@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use ftcache_core::{Error, LayerId, SlotId, Stream, Streams};
 
-use crate::boundary::{Failure, Sized32, read_sized};
+use crate::boundary::{Failure, Sized32, read_sized, reserved};
 use crate::cache::{enter, ftcache};
 use crate::status::ftcache_status;
 
@@ -108,8 +108,9 @@ pub unsafe extern "C" fn ftcache_load(
         let streams = match streams.is_null() {
             true => Streams::one(Stream::DEFAULT),
             // SAFETY: as above.
-            false => own_streams(&unsafe { read_sized(streams, "streams") }?),
+            false => own_streams(&unsafe { read_sized(streams, "streams") }?)?,
         };
+        reserved(routes.reserved, "routes->reserved")?;
         let has_absent = match routes.has_absent {
             0 => false,
             1 => true,
@@ -150,10 +151,11 @@ pub unsafe extern "C" fn ftcache_load(
     })
 }
 
-fn own_streams(streams: &ftcache_streams) -> Streams {
+fn own_streams(streams: &ftcache_streams) -> Result<Streams, Failure> {
+    reserved(streams.reserved, "streams->reserved")?;
     let compute = Stream(streams.compute as u64);
     let copy = if streams.copy.is_null() { compute } else { Stream(streams.copy as u64) };
-    Streams { compute, copy }
+    Ok(Streams { compute, copy })
 }
 
 /// Rows of integers in the caller's memory.

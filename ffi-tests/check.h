@@ -1,0 +1,152 @@
+// What the tests share: CHECK, which says where and what the library's last error was, and a small model.
+
+#ifndef FFI_TESTS_CHECK_H
+#define FFI_TESTS_CHECK_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ftcache.h"
+
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "%s:%d: %s\n  last error: %s\n", __FILE__, __LINE__, #condition, ftcache_last_error());    \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+#define OK(call) CHECK((call) == FTCACHE_STATUS_OK)
+
+enum { LAYERS = 3, EXPERTS = 8, TOP_K = 2, BANKS = 2 };
+
+// Layer 1 is the wide one; bank 1 is a side tensor of two bytes an expert.
+static inline uint64_t row_bytes_of(uint32_t layer, uint32_t bank) { return bank == 1 ? 2 : layer == 1 ? 40 : 24; }
+
+// Every byte of a row tells whose it is.
+static inline unsigned char byte_of(uint32_t layer, uint32_t bank, uint32_t expert, uint64_t at) {
+    return (unsigned char)(1 + layer * 64 + bank * 32 + expert + (at == 0 ? 0 : 100));
+}
+
+// A stride of its own on the host, so that host and device differ.
+enum { HOST_STRIDE = 48 };
+static unsigned char host_rows[LAYERS][BANKS][EXPERTS * HOST_STRIDE];
+
+static inline ftcache_model *new_model(void) {
+    ftcache_model_config config;
+    ftcache_model *model = NULL;
+    uint32_t layer;
+    memset(&config, 0, sizeof config);
+    config.struct_size = sizeof config;
+    config.layer_count = LAYERS;
+    config.expert_count = EXPERTS;
+    config.top_k = TOP_K;
+    OK(ftcache_model_new(&config, &model));
+    for (layer = 0; layer < LAYERS; layer++) {
+        uint64_t row_bytes[BANKS];
+        ftcache_layer key;
+        memset(&key, 0, sizeof key);
+        row_bytes[0] = row_bytes_of(layer, 0);
+        row_bytes[1] = row_bytes_of(layer, 1);
+        key.struct_size = sizeof key;
+        key.bank_count = BANKS;
+        key.row_bytes = row_bytes;
+        key.tag = "q";
+        key.tag_bytes = 1;
+        OK(ftcache_model_layer_set(model, layer, &key));
+    }
+    return model;
+}
+
+// Two pools: one of the wide layer, one of the other two.
+static inline ftcache_geometry *new_geometry(uint64_t slot_count) {
+    ftcache_model *model = new_model();
+    ftcache_geometry_config config;
+    ftcache_geometry *geometry = NULL;
+    memset(&config, 0, sizeof config);
+    config.struct_size = sizeof config;
+    config.slot_count = slot_count;
+    OK(ftcache_geometry_new(model, &config, &geometry));
+    ftcache_model_free(model);
+    return geometry;
+}
+
+static inline void attach_rows(ftcache *cache, uint32_t layer, uint32_t bank) {
+    ftcache_host_rows rows;
+    uint32_t expert;
+    uint64_t at;
+    for (expert = 0; expert < EXPERTS; expert++) {
+        for (at = 0; at < row_bytes_of(layer, bank); at++) {
+            host_rows[layer][bank][expert * HOST_STRIDE + at] = byte_of(layer, bank, expert, at);
+        }
+    }
+    memset(&rows, 0, sizeof rows);
+    rows.struct_size = sizeof rows;
+    rows.base = host_rows[layer][bank];
+    rows.bytes = sizeof host_rows[layer][bank];
+    rows.stride = HOST_STRIDE;
+    OK(ftcache_attach(cache, layer, bank, &rows));
+}
+
+// A cache of `slot_count` slots with every row attached.
+static inline ftcache *new_cache(uint64_t slot_count) {
+    ftcache_geometry *geometry = new_geometry(slot_count);
+    ftcache *cache = NULL;
+    uint32_t layer, bank;
+    OK(ftcache_new(geometry, NULL, &cache));
+    ftcache_geometry_free(geometry);
+    for (layer = 0; layer < LAYERS; layer++) {
+        for (bank = 0; bank < BANKS; bank++) attach_rows(cache, layer, bank);
+    }
+    return cache;
+}
+
+// One row of 32-bit ids, and slots for it.
+static inline ftcache_routes routes_of(const int32_t *ids, uint64_t count) {
+    ftcache_routes routes;
+    memset(&routes, 0, sizeof routes);
+    routes.struct_size = sizeof routes;
+    routes.ids = ids;
+    routes.row_count = 1;
+    routes.row_width = count;
+    return routes;
+}
+
+static inline ftcache_slots slots_of(int32_t *values) {
+    ftcache_slots slots;
+    memset(&slots, 0, sizeof slots);
+    slots.struct_size = sizeof slots;
+    slots.slots = values;
+    slots.absent_slot = -1;
+    return slots;
+}
+
+static inline ftcache_stats stats_of(ftcache *cache) {
+    ftcache_stats stats;
+    memset(&stats, 0, sizeof stats);
+    stats.struct_size = sizeof stats;
+    OK(ftcache_stats_get(cache, &stats));
+    return stats;
+}
+
+// Whether a slot of the layer's pool holds an expert's row in every bank, to the byte.
+static inline int slot_holds(ftcache *cache, uint32_t layer, int32_t slot, uint32_t expert) {
+    uint32_t bank;
+    for (bank = 0; bank < BANKS; bank++) {
+        ftcache_slot_span span;
+        const unsigned char *row;
+        uint64_t at;
+        memset(&span, 0, sizeof span);
+        span.struct_size = sizeof span;
+        OK(ftcache_slot_span_get(cache, layer == 1 ? 0 : 1, bank, &span));
+        if (slot < 0 || (uint32_t)slot >= span.slot_count || span.row_bytes != row_bytes_of(layer, bank)) return 0;
+        row = (const unsigned char *)span.address + (uint64_t)slot * span.stride;
+        for (at = 0; at < span.row_bytes; at++) {
+            if (row[at] != byte_of(layer, bank, expert, at)) return 0;
+        }
+    }
+    return 1;
+}
+
+#endif

@@ -1,0 +1,2 @@
+#include "ftcache.h"
+#include "ftcache.h"

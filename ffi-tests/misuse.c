@@ -1,0 +1,326 @@
+// Every way to call it wrong that a status can answer: the status, the message, and that nothing has changed.
+
+#include "check.h"
+
+static void refused(ftcache_status given, ftcache_status wanted, const char *message, int line) {
+    if (given == wanted && strcmp(ftcache_last_error(), message) == 0) return;
+    fprintf(stderr, "misuse.c:%d: status %d, \"%s\"\n  wanted status %d, \"%s\"\n", line, (int)given,
+            ftcache_last_error(), (int)wanted, message);
+    exit(1);
+}
+
+#define REFUSED(call, status, message) refused((call), FTCACHE_STATUS_##status, (message), __LINE__)
+
+static void null_is_named(void) {
+    ftcache_model_config model_config = {sizeof model_config, 1, 4, 2, 0, 0};
+    ftcache_geometry_config geometry_config = {sizeof geometry_config, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0};
+    ftcache_layer key = {sizeof key, 0, NULL, NULL, 0};
+    ftcache_geometry_report report = {sizeof report, 0, 0, 0, 0, 0, 0};
+    ftcache_stats stats = {sizeof stats, 0, 0, 0, 0, 0, 0, 0, 0};
+    ftcache_model *model = new_model();
+    ftcache_geometry *geometry = new_geometry(8);
+    ftcache *cache = new_cache(8);
+    const int32_t id = 0;
+    int32_t slot = -7;
+    ftcache_routes routes = routes_of(&id, 1);
+    ftcache_slots slots = slots_of(&slot);
+    void *out = &out;
+
+    REFUSED(ftcache_model_new(&model_config, NULL), INVALID_ARGUMENT, "out is NULL");
+    REFUSED(ftcache_model_new(NULL, (ftcache_model **)&out), INVALID_ARGUMENT, "config is NULL");
+    CHECK(out == NULL);
+    REFUSED(ftcache_model_layer_set(NULL, 0, &key), INVALID_ARGUMENT, "model is NULL");
+    REFUSED(ftcache_model_layer_set(model, 0, NULL), INVALID_ARGUMENT, "layer_config is NULL");
+    key.bank_count = 3;
+    REFUSED(ftcache_model_layer_set(model, 0, &key), INVALID_ARGUMENT,
+            "layer_config->row_bytes is NULL, with a count of 3");
+    key.bank_count = 0;
+    key.tag_bytes = 4;
+    REFUSED(ftcache_model_layer_set(model, 0, &key), INVALID_ARGUMENT, "layer_config->tag is NULL, with 4 bytes");
+
+    REFUSED(ftcache_geometry_new(model, &geometry_config, NULL), INVALID_ARGUMENT, "out is NULL");
+    out = &out;
+    REFUSED(ftcache_geometry_new(NULL, &geometry_config, (ftcache_geometry **)&out), INVALID_ARGUMENT, "model is NULL");
+    CHECK(out == NULL);
+    REFUSED(ftcache_geometry_new(model, NULL, (ftcache_geometry **)&out), INVALID_ARGUMENT, "config is NULL");
+    REFUSED(ftcache_geometry_get(NULL, &report), INVALID_ARGUMENT, "geometry is NULL");
+    REFUSED(ftcache_geometry_get(geometry, NULL), INVALID_ARGUMENT, "report is NULL");
+    REFUSED(ftcache_geometry_pool_get(NULL, 0, NULL), INVALID_ARGUMENT, "geometry is NULL");
+    REFUSED(ftcache_geometry_pool_get(geometry, 0, NULL), INVALID_ARGUMENT, "report is NULL");
+    REFUSED(ftcache_geometry_layer_pool(NULL, 0, NULL), INVALID_ARGUMENT, "geometry is NULL");
+    REFUSED(ftcache_geometry_layer_pool(geometry, 0, NULL), INVALID_ARGUMENT, "pool is NULL");
+    REFUSED(ftcache_geometry_slot_range_get(NULL, 0, 0, NULL), INVALID_ARGUMENT, "geometry is NULL");
+    REFUSED(ftcache_geometry_slot_range_get(geometry, 0, 0, NULL), INVALID_ARGUMENT, "range is NULL");
+
+    REFUSED(ftcache_new(geometry, NULL, NULL), INVALID_ARGUMENT, "out is NULL");
+    out = &out;
+    REFUSED(ftcache_new(NULL, NULL, (ftcache **)&out), INVALID_ARGUMENT, "geometry is NULL");
+    CHECK(out == NULL);
+    REFUSED(ftcache_attach(NULL, 0, 0, NULL), INVALID_ARGUMENT, "cache is NULL");
+    REFUSED(ftcache_attach(cache, 0, 0, NULL), INVALID_ARGUMENT, "rows is NULL");
+    REFUSED(ftcache_slot_span_get(NULL, 0, 0, NULL), INVALID_ARGUMENT, "cache is NULL");
+    REFUSED(ftcache_slot_span_get(cache, 0, 0, NULL), INVALID_ARGUMENT, "span is NULL");
+    REFUSED(ftcache_forget(NULL, 0, 0), INVALID_ARGUMENT, "cache is NULL");
+    REFUSED(ftcache_forget_layer(NULL, 0), INVALID_ARGUMENT, "cache is NULL");
+    REFUSED(ftcache_reset(NULL), INVALID_ARGUMENT, "cache is NULL");
+    REFUSED(ftcache_load(NULL, 0, &routes, NULL, &slots), INVALID_ARGUMENT, "cache is NULL");
+    REFUSED(ftcache_load(cache, 0, NULL, NULL, &slots), INVALID_ARGUMENT, "routes is NULL");
+    REFUSED(ftcache_load(cache, 0, &routes, NULL, NULL), INVALID_ARGUMENT, "slots is NULL");
+    routes.ids = NULL;
+    REFUSED(ftcache_load(cache, 0, &routes, NULL, &slots), INVALID_ARGUMENT, "routes->ids is NULL, with 1 rows of 1");
+    routes.ids = &id;
+    slots.slots = NULL;
+    REFUSED(ftcache_load(cache, 0, &routes, NULL, &slots), INVALID_ARGUMENT, "slots->slots is NULL, with 1 rows of 1");
+    routes.ids = NULL;
+    routes.row_count = 0;
+    OK(ftcache_load(cache, 0, &routes, NULL, &slots));
+    REFUSED(ftcache_stats_get(NULL, &stats), INVALID_ARGUMENT, "cache is NULL");
+    REFUSED(ftcache_stats_get(cache, NULL), INVALID_ARGUMENT, "stats is NULL");
+    REFUSED(ftcache_layer_stats_get(NULL, 0, &stats), INVALID_ARGUMENT, "cache is NULL");
+    REFUSED(ftcache_layer_stats_get(cache, 0, NULL), INVALID_ARGUMENT, "stats is NULL");
+    REFUSED(ftcache_pool_stats_get(NULL, 0, &stats), INVALID_ARGUMENT, "cache is NULL");
+    REFUSED(ftcache_pool_stats_get(cache, 0, NULL), INVALID_ARGUMENT, "stats is NULL");
+    REFUSED(ftcache_stats_reset(NULL), INVALID_ARGUMENT, "cache is NULL");
+    CHECK(ftcache_last_error_copy(NULL, 0) == sizeof "cache is NULL");
+
+    ftcache_model_free(NULL);
+    ftcache_geometry_free(NULL);
+    ftcache_free(NULL);
+    ftcache_free(cache);
+    ftcache_geometry_free(geometry);
+    ftcache_model_free(model);
+}
+
+static void sizes_are_read(void) {
+    // A struct as a later header might have it: longer, with a tail that this library does not know.
+    struct { ftcache_model_config known; uint64_t later; } longer = {{sizeof longer, 1, 4, 2, 0, 0}, 0};
+    ftcache_model_config config = {0, 1, 4, 2, 0, 0};
+    ftcache_model *model = NULL;
+    REFUSED(ftcache_model_new(&config, &model), INVALID_ARGUMENT,
+            "config->struct_size is 0; this library's struct has 24");
+    config.struct_size = 3;
+    REFUSED(ftcache_model_new(&config, &model), INVALID_ARGUMENT,
+            "config->struct_size is 3; this library's struct has 24");
+    // An earlier header ended before one_quantisation; what stands there is not read.
+    config.struct_size = 16;
+    config.one_quantisation = 77;
+    OK(ftcache_model_new(&config, &model));
+    ftcache_model_free(model);
+    config.struct_size = sizeof config;
+    REFUSED(ftcache_model_new(&config, &model), INVALID_ARGUMENT, "config->one_quantisation is 77, not 0 or 1");
+    CHECK(model == NULL);
+    OK(ftcache_model_new(&longer.known, &model));
+    ftcache_model_free(model);
+    longer.later = 1;
+    REFUSED(ftcache_model_new(&longer.known, &model), INVALID_ARGUMENT,
+            "config has 32 bytes, and byte 24 is set; this library knows 24 bytes of it");
+    config.one_quantisation = 0;
+    config.reserved = 5;
+    REFUSED(ftcache_model_new(&config, &model), INVALID_ARGUMENT, "config->reserved is 5; it must be 0");
+    {
+        // Of a report that is shorter, only what it has room for is written.
+        ftcache_geometry *geometry = new_geometry(8);
+        ftcache_geometry_report report;
+        memset(&report, 7, sizeof report);
+        report.struct_size = 8;
+        OK(ftcache_geometry_get(geometry, &report));
+        CHECK(report.struct_size == 8 && report.pool_count == 2 && report.bank_count == 0x07070707);
+        report.struct_size = 0;
+        REFUSED(ftcache_geometry_get(geometry, &report), INVALID_ARGUMENT,
+                "report->struct_size is 0; this library's struct has 40");
+        ftcache_geometry_free(geometry);
+    }
+}
+
+static void configurations_that_cannot_be_had(void) {
+    ftcache_model *model = new_model();
+    ftcache_geometry *geometry = NULL;
+    ftcache_geometry_config config = {sizeof config, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    REFUSED(ftcache_geometry_new(model, &config, &geometry), INVALID_ARGUMENT,
+            "config has neither budget_bytes nor slot_count");
+    config.budget_bytes = 100;
+    config.slot_count = 8;
+    REFUSED(ftcache_geometry_new(model, &config, &geometry), INVALID_ARGUMENT,
+            "config has both budget_bytes 100 and slot_count 8; one of them must be 0");
+    config.slot_count = 0;
+    // Two slots in each pool, 42 and 26 bytes each, and a pad of one row after each pool.
+    REFUSED(ftcache_geometry_new(model, &config, &geometry), UNSATISFIABLE,
+            "the pools need 204 bytes for their requests; 100 are given");
+    config.budget_bytes = 204;
+    OK(ftcache_geometry_new(model, &config, &geometry));
+    ftcache_geometry_free(geometry);
+    config.budget_bytes = 0;
+    config.slot_count = 25;
+    REFUSED(ftcache_geometry_new(model, &config, &geometry), UNSATISFIABLE,
+            "the pools can use 24 slots; 25 are given");
+    config.slot_count = 8;
+    config.request_count = 3;
+    REFUSED(ftcache_geometry_new(model, &config, &geometry), UNSATISFIABLE,
+            "the pools need 12 slots for their requests; 8 are given");
+    config.request_count = 0;
+    config.scope = 2;
+    REFUSED(ftcache_geometry_new(model, &config, &geometry), INVALID_ARGUMENT,
+            "config->scope is 2, not an ftcache_scope");
+    config.scope = FTCACHE_SCOPE_PER_LAYER;
+    config.tail_pad_bytes = 16;
+    REFUSED(ftcache_geometry_new(model, &config, &geometry), INVALID_ARGUMENT,
+            "config->tail_pad_bytes is 16, which counts only if tail_pad is FTCACHE_TAIL_PAD_BYTES");
+    config.tail_pad = 2;
+    REFUSED(ftcache_geometry_new(model, &config, &geometry), INVALID_ARGUMENT,
+            "config->tail_pad is 2, not an ftcache_tail_pad");
+    config.tail_pad = FTCACHE_TAIL_PAD_BYTES;
+    config.alignment = 12;
+    REFUSED(ftcache_geometry_new(model, &config, &geometry), UNSATISFIABLE,
+            "an alignment of 12 bytes is not a power of two");
+    CHECK(geometry == NULL);
+    {
+        ftcache_model_config two_layers = {sizeof two_layers, 2, 4, 2, 0, 0};
+        const uint64_t row_bytes = 16;
+        ftcache_layer key = {sizeof key, 1, &row_bytes, NULL, 0};
+        ftcache_model *untagged = NULL;
+        OK(ftcache_model_new(&two_layers, &untagged));
+        OK(ftcache_model_layer_set(untagged, 0, &key));
+        REFUSED(ftcache_model_layer_set(untagged, 2, &key), OUT_OF_RANGE, "layer 2 of 2 layers");
+        config.alignment = 0;
+        REFUSED(ftcache_geometry_new(untagged, &config, &geometry), INVALID_ARGUMENT, "layer 1 of 2 is not set");
+        OK(ftcache_model_layer_set(untagged, 1, &key));
+        REFUSED(ftcache_geometry_new(untagged, &config, &geometry), UNSATISFIABLE,
+                "layers 0 and 1 both have 16 bytes an expert and no quantisation tag; tag them, or declare one "
+                "quantisation for all layers");
+        ftcache_model_free(untagged);
+    }
+    {
+        ftcache_config small = {sizeof small, FTCACHE_DEVICE_HOST, 150};
+        ftcache *cache = NULL;
+        geometry = new_geometry(8);
+        REFUSED(ftcache_new(geometry, &small, &cache), OUT_OF_MEMORY,
+                "304 bytes of device memory wanted; 150 are free");
+        CHECK(cache == NULL);
+        small.device = 1;
+        REFUSED(ftcache_new(geometry, &small, &cache), INVALID_ARGUMENT, "config->device is 1, not an ftcache_device");
+        ftcache_geometry_free(geometry);
+    }
+    ftcache_model_free(model);
+}
+
+static void steps_that_cannot_be_taken(void) {
+    ftcache *cache = new_cache(8);
+    const int32_t seen[] = {0, 1};
+    int32_t slot[EXPERTS] = {-7, -7, -7, -7, -7, -7, -7, -7};
+    int32_t ids[EXPERTS] = {0, 1, 2, 3, 4, 5, 6, 7};
+    ftcache_routes routes = routes_of(seen, 2);
+    ftcache_slots slots = slots_of(slot);
+    ftcache_stats before;
+    OK(ftcache_load(cache, 1, &routes, NULL, &slots));
+    before = stats_of(cache);
+
+    routes = routes_of(ids, 4);
+    slot[0] = -7;
+    REFUSED(ftcache_load(cache, 1, &routes, NULL, &slots), STEP_TOO_WIDE,
+            "layer 1 routes to 4 distinct experts; pool 0 has 3 slots");
+    CHECK(slot[0] == -7);
+    ids[2] = EXPERTS;
+    REFUSED(ftcache_load(cache, 1, &routes, NULL, &slots), OUT_OF_RANGE,
+            "layer 1: route 2 is 8, which is no expert of 0..8");
+    ids[2] = -1;
+    REFUSED(ftcache_load(cache, 1, &routes, NULL, &slots), OUT_OF_RANGE,
+            "layer 1: route 2 is -1, which is no expert of 0..8");
+    REFUSED(ftcache_load(cache, LAYERS, &routes, NULL, &slots), OUT_OF_RANGE, "layer 3 of 3 layers");
+    routes.has_absent = 1;
+    routes.absent_id = -1;
+    slots.absent_slot = 2;
+    REFUSED(ftcache_load(cache, 1, &routes, NULL, &slots), INVALID_ARGUMENT,
+            "slots->absent_slot is 2, a slot of pool 0");
+    routes.has_absent = 2;
+    REFUSED(ftcache_load(cache, 1, &routes, NULL, &slots), INVALID_ARGUMENT, "routes->has_absent is 2, not 0 or 1");
+    routes.has_absent = 0;
+    routes.id_bytes = 2;
+    REFUSED(ftcache_load(cache, 1, &routes, NULL, &slots), INVALID_ARGUMENT, "routes->id_bytes is 2, not 4 or 8");
+    routes.id_bytes = 4;
+    slots.slot_bytes = 16;
+    REFUSED(ftcache_load(cache, 1, &routes, NULL, &slots), INVALID_ARGUMENT, "slots->slot_bytes is 16, not 4 or 8");
+    slots.slot_bytes = 0;
+    routes.row_count = 2;
+    routes.row_stride_bytes = 12;
+    REFUSED(ftcache_load(cache, 1, &routes, NULL, &slots), INVALID_ARGUMENT,
+            "routes->ids: a row stride of 12 bytes is less than the row's 16");
+    routes.row_count = UINT64_MAX;
+    routes.row_stride_bytes = 0;
+    REFUSED(ftcache_load(cache, 1, &routes, NULL, &slots), INVALID_ARGUMENT,
+            "routes->ids: 18446744073709551615 rows of 4 do not fit in memory");
+    {
+        ftcache_streams streams = {sizeof streams, 0, (void *)(uintptr_t)77, NULL};
+        const int32_t miss = 7;
+        routes = routes_of(&miss, 1);
+        REFUSED(ftcache_load(cache, 1, &routes, &streams, &slots), INVALID_ARGUMENT,
+                "layer 1 bank 0: stream 77 is not of this device; slot 2 is forgotten");
+    }
+
+    // Nothing of all this was counted, and both experts are still where they were.
+    CHECK(memcmp(&before, (ftcache_stats[]){stats_of(cache)}, sizeof before) == 0);
+    routes = routes_of(seen, 2);
+    slots = slots_of(slot);
+    OK(ftcache_load(cache, 1, &routes, NULL, &slots));
+    CHECK(stats_of(cache).hits == 2 && slot_holds(cache, 1, slot[0], 0) && slot_holds(cache, 1, slot[1], 1));
+    ftcache_free(cache);
+}
+
+static void things_that_are_not_there(void) {
+    ftcache_geometry *geometry = new_geometry(8);
+    ftcache *cache = NULL;
+    ftcache_pool_report pool = {sizeof pool, 0, 0, 0, 0, 0, 0, 0};
+    ftcache_slot_range range = {sizeof range, 0, 0, 0, 0, 0, 0};
+    ftcache_slot_span span = {sizeof span, 0, NULL, 0, 0};
+    ftcache_stats stats = {sizeof stats, 0, 0, 0, 0, 0, 0, 0, 0};
+    ftcache_host_rows rows = {sizeof rows, 0, host_rows, 24 * EXPERTS - 1, 0};
+    const int32_t id = 0;
+    int32_t slot = -7;
+    uint32_t of_layer = 9;
+    ftcache_routes routes = routes_of(&id, 1);
+    ftcache_slots slots = slots_of(&slot);
+
+    REFUSED(ftcache_geometry_pool_get(geometry, 2, &pool), OUT_OF_RANGE, "pool 2 of 2 pools");
+    REFUSED(ftcache_geometry_layer_pool(geometry, 3, &of_layer), OUT_OF_RANGE, "layer 3 of 3 layers");
+    REFUSED(ftcache_geometry_slot_range_get(geometry, 2, 0, &range), OUT_OF_RANGE, "pool 2 of 2 pools");
+    REFUSED(ftcache_geometry_slot_range_get(geometry, 0, 2, &range), OUT_OF_RANGE, "bank 2 of 2 banks");
+
+    OK(ftcache_new(geometry, NULL, &cache));
+    REFUSED(ftcache_load(cache, 0, &routes, NULL, &slots), NOT_ATTACHED, "layer 0 bank 0 is not attached");
+    REFUSED(ftcache_attach(cache, 0, 0, &rows), INVALID_ARGUMENT,
+            "layer 0 bank 0: 8 rows of 24 bytes at a stride of 24 need 192 bytes; 191 are given");
+    rows.stride = 23;
+    REFUSED(ftcache_attach(cache, 0, 0, &rows), INVALID_ARGUMENT,
+            "layer 0 bank 0: a stride of 23 bytes is less than the row's 24");
+    rows.base = NULL;
+    REFUSED(ftcache_attach(cache, 0, 0, &rows), INVALID_ARGUMENT, "rows->base is NULL");
+    rows.base = host_rows;
+    REFUSED(ftcache_attach(cache, 3, 0, &rows), OUT_OF_RANGE, "layer 3 bank 0: the model has 3 layers and 2 banks");
+    REFUSED(ftcache_attach(cache, 0, 2, &rows), OUT_OF_RANGE, "layer 0 bank 2: the model has 3 layers and 2 banks");
+    attach_rows(cache, 0, 0);
+    REFUSED(ftcache_load(cache, 0, &routes, NULL, &slots), NOT_ATTACHED, "layer 0 bank 1 is not attached");
+    CHECK(slot == -7 && stats_of(cache).steps == 0);
+    attach_rows(cache, 0, 1);
+    OK(ftcache_load(cache, 0, &routes, NULL, &slots));
+    CHECK(slot_holds(cache, 0, slot, 0));
+
+    REFUSED(ftcache_slot_span_get(cache, 2, 0, &span), OUT_OF_RANGE,
+            "pool 2 slot 0: the cache has 2 pools, and that pool 0 slots");
+    REFUSED(ftcache_slot_span_get(cache, 0, 2, &span), OUT_OF_RANGE,
+            "layer 1 bank 2: the model has 3 layers and 2 banks");
+    REFUSED(ftcache_forget(cache, 0, 3), OUT_OF_RANGE, "pool 0 slot 3: the cache has 2 pools, and that pool 3 slots");
+    REFUSED(ftcache_forget_layer(cache, 3), OUT_OF_RANGE, "layer 3 of 3 layers");
+    REFUSED(ftcache_layer_stats_get(cache, 3, &stats), OUT_OF_RANGE, "layer 3 of 3 layers");
+    REFUSED(ftcache_pool_stats_get(cache, 2, &stats), OUT_OF_RANGE,
+            "pool 2 slot 0: the cache has 2 pools, and that pool 0 slots");
+    ftcache_free(cache);
+    ftcache_geometry_free(geometry);
+}
+
+int main(void) {
+    null_is_named();
+    sizes_are_read();
+    configurations_that_cannot_be_had();
+    steps_that_cannot_be_taken();
+    things_that_are_not_there();
+    return 0;
+}

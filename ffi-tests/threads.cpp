@@ -1,0 +1,75 @@
+// Handles are independent; one handle takes one thread at a time and turns a second one away; errors are each thread's.
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+
+namespace {
+
+void drive(ftcache *cache, uint32_t seed, std::atomic<uint64_t> &busy) {
+    for (uint32_t step = 0; step < 3000; step++) {
+        const uint32_t layer = step % LAYERS;
+        const int32_t ids[] = {int32_t((seed + step * 3) % EXPERTS), int32_t((seed + step * 5 + 1) % EXPERTS)};
+        int32_t slot[2] = {-7, -7};
+        const ftcache_routes routes = routes_of(ids, 2);
+        const ftcache_slots slots = slots_of(slot);
+        const ftcache_status status = ftcache_load(cache, layer, &routes, nullptr, &slots);
+        if (status == FTCACHE_STATUS_BUSY) {
+            CHECK(slot[0] == -7);
+            CHECK(strcmp(ftcache_last_error(), "another thread is inside a call on this handle") == 0);
+            busy++;
+            continue;
+        }
+        CHECK(status == FTCACHE_STATUS_OK);
+    }
+}
+
+}  // namespace
+
+int main() {
+    // Two handles, two threads: as if each were alone.
+    {
+        std::vector<std::thread> threads;
+        for (uint32_t thread = 0; thread < 2; thread++) {
+            threads.emplace_back([thread] {
+                ftcache *cache = nullptr;
+                ftcache_geometry *geometry = new_geometry(8);
+                OK(ftcache_new(geometry, nullptr, &cache));
+                ftcache_geometry_free(geometry);
+                for (uint32_t layer = 0; layer < LAYERS; layer++) {
+                    for (uint32_t bank = 0; bank < BANKS; bank++) {
+                        ftcache_host_rows rows = {};
+                        rows.struct_size = sizeof rows;
+                        rows.base = host_rows[layer][bank];
+                        rows.bytes = sizeof host_rows[layer][bank];
+                        rows.stride = HOST_STRIDE;
+                        OK(ftcache_attach(cache, layer, bank, &rows));
+                    }
+                }
+                std::atomic<uint64_t> busy{0};
+                drive(cache, thread, busy);
+                CHECK(busy == 0 && stats_of(cache).steps == 3000);
+                ftcache_free(cache);
+            });
+        }
+        for (std::thread &thread : threads) thread.join();
+    }
+    // One handle, two threads: every step is done or turned away, none is lost.
+    {
+        ftcache *cache = new_cache(8);
+        std::atomic<uint64_t> busy{0};
+        std::thread first([&] { drive(cache, 1, busy); });
+        std::thread second([&] { drive(cache, 2, busy); });
+        first.join();
+        second.join();
+        CHECK(stats_of(cache).steps + busy == 6000);
+        ftcache_free(cache);
+    }
+    // An error is seen by the thread that made it alone.
+    CHECK(ftcache_stats_reset(nullptr) == FTCACHE_STATUS_INVALID_ARGUMENT);
+    std::thread([] { CHECK(strcmp(ftcache_last_error(), "") == 0); }).join();
+    CHECK(strcmp(ftcache_last_error(), "cache is NULL") == 0);
+    return 0;
+}

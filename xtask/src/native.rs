@@ -1,0 +1,57 @@
+//! The C library and the compiler that links it.
+
+use crate::run::{Outcome, cargo, find, output, run, target};
+
+/// How the library is built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Profile {
+    Dev,
+    Release,
+}
+
+impl Profile {
+    pub(crate) fn cargo_name(self) -> &'static str {
+        match self {
+            Self::Dev => "dev",
+            Self::Release => "release",
+        }
+    }
+
+    pub(crate) fn folder(self) -> std::path::PathBuf {
+        target().join(match self {
+            Self::Dev => "debug",
+            Self::Release => "release",
+        })
+    }
+}
+
+/// Builds libftcache.a and libftcache.so.
+pub(crate) fn build_library(profile: Profile) -> Outcome {
+    run(cargo().args(["build", "--quiet", "--package", "ftcache-capi", "--profile", profile.cargo_name()]))
+}
+
+/// What a program that links libftcache.a must link besides, as the compiler is told: `-lpthread -ldl ...`.
+///
+/// Asked of rustc, which knows it for the target, by linking an empty static library.
+pub(crate) fn system_libraries() -> Outcome<Vec<String>> {
+    let folder = target().join("xtask");
+    let at = |error: std::io::Error| format!("{}: {error}", folder.display());
+    std::fs::create_dir_all(&folder).map_err(at)?;
+    let source = folder.join("empty.rs");
+    std::fs::write(&source, "").map_err(at)?;
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let mut command = crate::run::command(rustc);
+    command.args(["--crate-type", "staticlib", "--print", "native-static-libs", "-o"]);
+    let text = output(command.arg(folder.join("libempty.a")).arg(source))?;
+    let line = text.lines().find_map(|line| line.split_once("native-static-libs:"));
+    let (_, libraries) = line.ok_or("rustc does not say which system libraries a static library needs")?;
+    Ok(libraries.split_whitespace().map(str::to_owned).collect())
+}
+
+/// The C++ compiler: `CXX` if it is set, else the first that runs.
+pub(crate) fn cxx() -> Outcome<String> {
+    if let Ok(cxx) = std::env::var("CXX") {
+        return Ok(cxx);
+    }
+    find(["c++", "g++", "clang++"]).map(str::to_owned).ok_or("no C++ compiler: set CXX or install g++".to_owned())
+}

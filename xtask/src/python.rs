@@ -1,0 +1,67 @@
+//! Python and what its registry holds: a virtual environment under the build folder, filled as needed.
+
+use std::path::PathBuf;
+
+use crate::run::{Outcome, command, find, root, run, target};
+
+/// What the model fixtures are written with. NumPy is its one dependency.
+const GGUF: &str = "gguf==0.19.0";
+/// For machines without them.
+const CMAKE: &str = "cmake==4.4.5";
+const NINJA: &str = "ninja==1.13.2";
+
+/// The environment's `bin`, with these packages in it.
+fn environment(packages: &[&str]) -> Outcome<PathBuf> {
+    let folder = target().join("python");
+    let bin = folder.join("bin");
+    if !bin.join("python").exists() {
+        let python = find(["python3", "python"]).ok_or("no Python 3: install python3")?;
+        run(command(python).args(["-m", "venv"]).arg(&folder))
+            .map_err(|error| format!("{error}; on Debian and Ubuntu, install python3-venv"))?;
+    }
+    for package in packages {
+        // Asked for once: a look at the registry at every run would need the network at every run.
+        let mark = folder.join(format!("{package}.installed"));
+        if !mark.exists() {
+            run(command(bin.join("python")).args(["-m", "pip", "install", "--quiet", package]))?;
+            std::fs::write(&mark, "").map_err(|error| format!("{}: {error}", mark.display()))?;
+        }
+    }
+    Ok(bin)
+}
+
+/// Programs that build C projects.
+pub(crate) struct Cmake {
+    pub(crate) cmake: PathBuf,
+    pub(crate) ctest: PathBuf,
+    /// Ninja where there is no `make`.
+    pub(crate) ninja: Option<PathBuf>,
+}
+
+/// CMake from the path, else from Python's registry; and Ninja likewise if there is no `make`.
+pub(crate) fn cmake() -> Outcome<Cmake> {
+    let (cmake, ctest) = match find(["cmake"]).zip(find(["ctest"])) {
+        Some((cmake, ctest)) => (cmake.into(), ctest.into()),
+        None => {
+            let bin = environment(&[CMAKE])?;
+            (bin.join("cmake"), bin.join("ctest"))
+        }
+    };
+    let ninja = match find(["make"]) {
+        Some(_) => None,
+        None => Some(environment(&[NINJA])?.join("ninja")),
+    };
+    Ok(Cmake { cmake, ctest, ninja })
+}
+
+/// Writes the model fixtures, or says whether they are what the package writes today.
+pub(crate) fn models(check: bool) -> Outcome {
+    let bin = environment(&[GGUF])?;
+    let script = root().join("testdata/gguf/write_models.py");
+    let mut command = command(bin.join("python"));
+    command.arg(script);
+    match check {
+        true => run(command.arg("--check")),
+        false => run(&mut command),
+    }
+}
