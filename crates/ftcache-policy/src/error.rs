@@ -156,7 +156,10 @@ impl fmt::Display for BytesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotBytes { text, part } => {
-                write!(f, "{text:?}: {part:?} is not a byte count such as 12GiB, 12GB or 9059696640")
+                if text != part {
+                    write!(f, "{text:?}: ")?;
+                }
+                write!(f, "{part:?} is not a byte count such as 12GiB, 12GB or 9059696640")
             }
             Self::TooLarge { text } => write!(f, "{text:?} is over {} bytes", u64::MAX),
         }

@@ -303,9 +303,10 @@ fn errors_name_the_thing_and_both_numbers() {
     the pools can use 24 slots; 25 are given
     the pools need 640 bytes for their requests; 639 are given
     ");
-    let texts = ["12 parsecs", "16777216TiB"].map(|text| parse_bytes(text).unwrap_err().to_string());
+    let texts = ["12 parsecs", "480*1.5.5", "16777216TiB"].map(|text| parse_bytes(text).unwrap_err().to_string());
     insta::assert_snapshot!(texts.join("\n"), @r#"
-    "12 parsecs": "12 parsecs" is not a byte count such as 12GiB, 12GB or 9059696640
+    "12 parsecs" is not a byte count such as 12GiB, 12GB or 9059696640
+    "480*1.5.5": "1.5.5" is not a byte count such as 12GiB, 12GB or 9059696640
     "16777216TiB" is over 18446744073709551615 bytes
     "#);
 }

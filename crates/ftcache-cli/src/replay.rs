@@ -1,0 +1,285 @@
+//! `ftcache replay TRACE --slots N`: a cache driven with recorded routing, over rows that are really moved and checked.
+//!
+//! The rows are generated: every byte depends on its layer, bank, expert and place, so that a wrong row, a row in a
+//! wrong slot or half a row is seen. Each token of the trace is one step of each layer, in order.
+
+use std::fmt::Write;
+use std::fs::File;
+use std::io::{BufReader, IsTerminal};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use ftcache::{
+    BankId, Budget, Cache, Constraints, ExpertId, Geometry, HostDevice, HostRows, LayerId, LayoutKey, Model,
+    Quantisation, SlotId, Stats,
+};
+use ftcache_trace::{ABSENT, Header, TraceReader};
+use serde_json::json;
+
+use crate::table::{Table, binary, count, grouped};
+use crate::{Failure, ScopeArgument};
+
+/// Beside the weights, a bank as scales have it: few bytes a row.
+const SIDE_ROW_BYTES: u64 = 16;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Recorded routing: an .ftr or .ftr.zst file
+    trace: PathBuf,
+    /// Slots over all pools
+    #[arg(long, value_name = "N")]
+    slots: u64,
+    /// Which layers share slots
+    #[arg(long, value_enum, default_value_t)]
+    scope: ScopeArgument,
+    /// Bytes of a generated row of weights
+    #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..1 << 32))]
+    row_bytes: u64,
+    /// Show each layer
+    #[arg(long)]
+    per_layer: bool,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments, out: &mut String) -> Result<(), Failure> {
+    let at = |error: &dyn std::fmt::Display| format!("{}: {error}", arguments.trace.display());
+    let file = File::open(&arguments.trace).map_err(|error| at(&error))?;
+    let mut reader = TraceReader::new(BufReader::new(file)).map_err(|error| at(&error))?;
+    let shape = reader.header().shape();
+
+    let mut replay = Replay::new(arguments, shape).map_err(|error| at(&error))?;
+    let mut progress = Progress::new(shape.tokens);
+    let mut ids = Vec::new();
+    let mut token = 0;
+    while reader.next_token(&mut ids).map_err(|error| at(&error))? {
+        for (layer, cell) in ids.chunks_exact(shape.top_k as usize).enumerate() {
+            // An absent cell is absent as a whole: the layer did not run for this token.
+            if cell[0] == ABSENT {
+                replay.absent_cells += 1;
+                continue;
+            }
+            let layer = LayerId::from_index(layer);
+            replay.step(layer, cell).map_err(|error| at(&format!("token {token} layer {layer}: {error}")))?;
+        }
+        token += 1;
+        progress.show(token);
+    }
+    progress.end();
+    let checked_slots = replay.check_every_slot().map_err(|error| at(&error))?;
+    Ok(replay.write(arguments, reader.header(), checked_slots, out)?)
+}
+
+struct Replay {
+    cache: Cache<HostDevice>,
+    /// Time inside `load` alone; checking takes longer than moving.
+    load_time: Duration,
+    routes: Vec<ExpertId>,
+    slots: Vec<SlotId>,
+    checked_rows: u64,
+    absent_cells: u64,
+}
+
+impl Replay {
+    fn new(arguments: &Arguments, shape: ftcache_trace::Shape) -> Result<Self, Failure> {
+        let row_bytes = [arguments.row_bytes, SIDE_ROW_BYTES];
+        let layers = vec![LayoutKey::tagged("generated", row_bytes); shape.layers as usize];
+        let model = Model::new(shape.experts, shape.top_k, Quantisation::PerLayer, layers)?;
+        let mut constraints = Constraints::new(Budget::Slots(arguments.slots));
+        constraints.scope = arguments.scope.into();
+        let geometry = Geometry::new(model, constraints)?;
+        let mut cache = Cache::new(geometry, HostDevice::new())?;
+        for layer in (0..shape.layers).map(LayerId::new) {
+            for (bank, row_bytes) in row_bytes.into_iter().enumerate() {
+                let bank = BankId::from_index(bank);
+                let bytes = usize::try_from(row_bytes)? * shape.experts as usize;
+                let mut rows = vec![0; bytes];
+                for (expert, row) in rows.chunks_exact_mut(row_bytes as usize).enumerate() {
+                    fill_row(layer, bank, ExpertId::from_index(expert), row);
+                }
+                cache.attach(layer, bank, HostRows::owned(rows.into(), 0))?;
+            }
+        }
+        let (routes, slots) = (Vec::new(), Vec::new());
+        Ok(Self { cache, load_time: Duration::ZERO, routes, slots, checked_rows: 0, absent_cells: 0 })
+    }
+
+    /// One step, and a look at every slot that it was given.
+    fn step(&mut self, layer: LayerId, cell: &[u16]) -> Result<(), Failure> {
+        self.routes.clear();
+        self.routes.extend(cell.iter().map(|&id| ExpertId::new(u32::from(id))));
+        let begin = Instant::now();
+        let slots = self.cache.load(layer, &self.routes)?;
+        self.load_time += begin.elapsed();
+        self.slots.clear();
+        self.slots.extend_from_slice(slots);
+        for index in 0..self.routes.len() {
+            self.check_slot(layer, self.routes[index], self.slots[index])?;
+        }
+        Ok(())
+    }
+
+    /// Whether a slot holds an expert's row in every bank, to the byte.
+    fn check_slot(&mut self, layer: LayerId, expert: ExpertId, slot: SlotId) -> Result<(), Failure> {
+        for bank in self.cache.geometry().model().bank_ids() {
+            let row_bytes = self.cache.geometry().model().row_bytes(layer, bank) as usize;
+            let (mut held, mut wanted) = (vec![0; row_bytes], vec![0; row_bytes]);
+            self.cache.read_row(layer, bank, slot, &mut held)?;
+            fill_row(layer, bank, expert, &mut wanted);
+            if let Some(byte) = held.iter().zip(&wanted).position(|(held, wanted)| held != wanted) {
+                let message = format!(
+                    "layer {layer} expert {expert}: slot {slot} bank {bank} byte {byte} is {}, not {}",
+                    held[byte], wanted[byte]
+                );
+                return Err(message.into());
+            }
+            self.checked_rows += 1;
+        }
+        Ok(())
+    }
+
+    /// Checks every slot that holds an expert; returns how many there are.
+    fn check_every_slot(&mut self) -> Result<u64, Failure> {
+        let mut checked = 0;
+        for pool in 0..self.cache.geometry().pools().len() {
+            let pool = ftcache::PoolId::from_index(pool);
+            for slot in (0..self.cache.geometry().pool(pool).slot_count()).map(SlotId::new) {
+                if let Some((layer, expert)) = self.cache.residency().expert_of(pool, slot) {
+                    self.check_slot(layer, expert, slot)?;
+                    checked += 1;
+                }
+            }
+        }
+        Ok(checked)
+    }
+
+    fn write(&self, arguments: &Arguments, header: &Header, checked_slots: u64, out: &mut String) -> std::fmt::Result {
+        let stats = self.cache.stats();
+        let layer_ids = self.cache.geometry().model().layer_ids();
+        let layers: Vec<Stats> =
+            layer_ids.map(|layer| self.cache.layer_stats(layer).expect("a layer of the model")).collect();
+        let seconds = self.load_time.as_secs_f64();
+        if arguments.json {
+            let value = |stats: &Stats| {
+                json!({
+                    "steps": stats.residency.steps,
+                    "routes": stats.residency.routes,
+                    "distinct": stats.residency.distinct,
+                    "hits": stats.residency.hits(),
+                    "misses": stats.residency.misses,
+                    "evictions": stats.residency.evictions,
+                    "hit_rate": stats.residency.hit_rate(),
+                    "bytes": stats.bytes,
+                })
+            };
+            let mut whole = value(&stats);
+            whole["model"] = json!(header.model);
+            whole["tokens"] = json!(header.tokens);
+            whole["slots"] = json!(self.cache.geometry().slot_count());
+            whole["absent_cells"] = json!(self.absent_cells);
+            whole["checked_rows"] = json!(self.checked_rows);
+            whole["checked_slots"] = json!(checked_slots);
+            whole["load_seconds"] = json!(seconds);
+            if arguments.per_layer {
+                whole["layers"] = layers.iter().map(value).collect();
+            }
+            return writeln!(out, "{whole:#}");
+        }
+
+        writeln!(
+            out,
+            "{}: {} tokens, {} layers of {} experts, top-{}",
+            header.model,
+            grouped(header.tokens),
+            header.layers,
+            header.experts,
+            header.top_k
+        )?;
+        let geometry = self.cache.geometry();
+        writeln!(
+            out,
+            "{} in {} for {}, {} bytes each",
+            count(geometry.slot_count(), "slot"),
+            count(geometry.pools().len() as u64, "pool"),
+            count(u64::from(header.layers) * u64::from(header.experts), "expert"),
+            grouped(geometry.pool(ftcache::PoolId::new(0)).slot_bytes())
+        )?;
+        if arguments.per_layer {
+            writeln!(out)?;
+            let mut table = Table::new(["layer", "steps", "distinct", "misses", "hit rate", "bytes moved"]);
+            for (layer, stats) in layers.iter().enumerate() {
+                let counted = stats.residency;
+                let cells = [counted.steps, counted.distinct, counted.misses].map(grouped);
+                let rate = [percent(counted.hit_rate()), grouped(stats.bytes)];
+                table.row([layer.to_string()].into_iter().chain(cells).chain(rate));
+            }
+            write!(out, "{table}")?;
+            writeln!(out)?;
+        }
+        writeln!(
+            out,
+            "hit rate {}: {} hits and {} misses in {} steps",
+            percent(stats.residency.hit_rate()),
+            grouped(stats.residency.hits()),
+            grouped(stats.residency.misses),
+            grouped(stats.residency.steps)
+        )?;
+        writeln!(
+            out,
+            "checked {} rows as they were used and {} slots at the end: every byte right",
+            grouped(self.checked_rows),
+            grouped(checked_slots)
+        )?;
+        writeln!(out, "moved {} ({} bytes)", binary(stats.bytes), grouped(stats.bytes))?;
+        writeln!(
+            out,
+            "in {seconds:.3} s, {:.2} GB/s, {:.0} ns a step",
+            stats.bytes as f64 / seconds / 1e9,
+            1e9 * seconds / stats.residency.steps.max(1) as f64
+        )
+    }
+}
+
+fn percent(rate: Option<f64>) -> String {
+    rate.map_or("-".to_owned(), |rate| format!("{:.2} %", 100.0 * rate))
+}
+
+/// The bytes of one row: a counter hashed with who it belongs to, so that no two rows and no two words are alike.
+fn fill_row(layer: LayerId, bank: BankId, expert: ExpertId, row: &mut [u8]) {
+    let owner = (u64::from(layer.get()) << 40) | (u64::from(bank.get()) << 32) | u64::from(expert.get());
+    for (index, word) in row.chunks_mut(8).enumerate() {
+        let mixed = (owner << 20 ^ index as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let bytes = (mixed ^ (mixed >> 29)).to_le_bytes();
+        word.copy_from_slice(&bytes[..word.len()]);
+    }
+}
+
+/// A line on a terminal's stderr, once a second.
+struct Progress {
+    tokens: u64,
+    shown: Instant,
+    any: bool,
+}
+
+impl Progress {
+    fn new(tokens: u64) -> Self {
+        Self { tokens, shown: Instant::now(), any: false }
+    }
+
+    fn show(&mut self, token: u64) {
+        if self.shown.elapsed() < Duration::from_secs(1) || !std::io::stderr().is_terminal() {
+            return;
+        }
+        eprint!("\rtoken {} of {}", grouped(token), grouped(self.tokens));
+        let _ = std::io::Write::flush(&mut std::io::stderr());
+        self.shown = Instant::now();
+        self.any = true;
+    }
+
+    fn end(&self) {
+        if self.any {
+            eprintln!();
+        }
+    }
+}
