@@ -1,0 +1,215 @@
+//! What the tests of this crate share: a host device that notes what it is asked, rows that tell where they are from,
+//! and everything that one plan needs.
+
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::sync::Arc;
+
+use ftcache_policy::{
+    BankId, Constraints, ExpertId, Geometry, LayerId, LayoutKey, Model, PoolId, Quantisation, SlotId,
+};
+use ftcache_residency::{Cache, Plan};
+use ftcache_transfer::{
+    ApplyError, Arenas, Banks, Device, DeviceError, DeviceSpan, Event, Fences, HostDevice, HostRows, HostSpan, Memory,
+    RowCopy, Stream, Streams, apply,
+};
+
+/// A host device that notes what is enqueued, and can leave out the waits of one stream.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    pub(crate) host: HostDevice,
+    pub(crate) copies: Vec<(Stream, RowCopy)>,
+    /// Copies, records and waits.
+    pub(crate) enqueued: usize,
+    /// Waits of this stream are dropped: a fence that somebody forgot.
+    pub(crate) deaf: Option<Stream>,
+}
+
+impl Watched {
+    pub(crate) fn new(host: HostDevice) -> Self {
+        Self { host, copies: Vec::new(), enqueued: 0, deaf: None }
+    }
+}
+
+impl Device for Watched {
+    fn name(&self) -> String {
+        self.host.name()
+    }
+
+    fn allocate(&mut self, bytes: u64) -> Result<Memory, DeviceError> {
+        self.host.allocate(bytes)
+    }
+
+    fn free(&mut self, memory: Memory) {
+        self.host.free(memory);
+    }
+
+    fn address(&self, memory: Memory) -> Result<u64, DeviceError> {
+        self.host.address(memory)
+    }
+
+    fn create_stream(&mut self) -> Result<Stream, DeviceError> {
+        self.host.create_stream()
+    }
+
+    fn create_event(&mut self) -> Result<Event, DeviceError> {
+        self.host.create_event()
+    }
+
+    fn record(&mut self, event: Event, stream: Stream) -> Result<(), DeviceError> {
+        self.enqueued += 1;
+        self.host.record(event, stream)
+    }
+
+    fn wait(&mut self, stream: Stream, event: Event) -> Result<(), DeviceError> {
+        self.enqueued += 1;
+        if self.deaf == Some(stream) { Ok(()) } else { self.host.wait(stream, event) }
+    }
+
+    fn synchronize(&mut self, stream: Stream) -> Result<(), DeviceError> {
+        self.host.synchronize(stream)
+    }
+
+    unsafe fn copy_rows(&mut self, stream: Stream, copy: &RowCopy) -> Result<(), DeviceError> {
+        self.enqueued += 1;
+        self.copies.push((stream, *copy));
+        // SAFETY: our caller made the promise that is asked for here.
+        unsafe { self.host.copy_rows(stream, copy) }
+    }
+
+    fn read(&mut self, memory: Memory, offset: u64, target: &mut [u8]) -> Result<(), DeviceError> {
+        self.host.read(memory, offset, target)
+    }
+}
+
+/// Enqueues a write of `bytes`, which are never freed or changed.
+pub(crate) fn write(
+    device: &mut impl Device,
+    stream: Stream,
+    memory: Memory,
+    offset: u64,
+    bytes: &'static [u8],
+) -> Result<(), DeviceError> {
+    let row_bytes = bytes.len() as u64;
+    let source = HostSpan { base: bytes.as_ptr(), stride: row_bytes };
+    let target = DeviceSpan { memory, offset, stride: row_bytes };
+    // SAFETY: a `'static` slice behind a shared reference stays readable and unchanged for good.
+    unsafe { device.copy_rows(stream, &RowCopy { source, target, row_bytes, row_count: 1 }) }
+}
+
+/// A byte of a row that tells layer, expert, bank and place: the first two number the row, from 1.
+pub(crate) fn row(layer: u32, expert: u32, bank: u32, row_bytes: u64) -> Vec<u8> {
+    let number = 1 + bank + 4 * (expert + 64 * layer);
+    (0..row_bytes as u32)
+        .map(|at| match at {
+            0 => number as u8,
+            1 => (number >> 8) as u8,
+            _ => (number.wrapping_mul(167) ^ at.wrapping_mul(59)) as u8,
+        })
+        .collect()
+}
+
+/// What lies between the rows on the host; none of it is ever to reach the device.
+pub(crate) const HOST_GAP: u8 = 0xEE;
+
+/// One layer's rows of one bank, `stride` bytes apart; nothing after the last row.
+pub(crate) fn host_rows(layer: u32, bank: u32, expert_count: u32, row_bytes: u64, stride: u64) -> Arc<[u8]> {
+    let mut bytes = vec![HOST_GAP; (u64::from(expert_count - 1) * stride + row_bytes) as usize];
+    for expert in 0..expert_count {
+        let at = (u64::from(expert) * stride) as usize;
+        bytes[at..at + row_bytes as usize].copy_from_slice(&row(layer, expert, bank, row_bytes));
+    }
+    bytes.into()
+}
+
+/// Everything that a plan needs to be applied.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) geometry: Geometry,
+    pub(crate) residency: Cache,
+    pub(crate) device: Watched,
+    pub(crate) fences: Fences,
+    pub(crate) arenas: Arenas,
+    pub(crate) banks: Banks,
+    pub(crate) plan: Plan,
+}
+
+impl World {
+    /// A cache of `row_bytes[layer][bank]` over a device, every bank attached, with `host_gap` bytes between rows.
+    pub(crate) fn new(
+        expert_count: u32,
+        row_bytes: &[&[u64]],
+        constraints: Constraints,
+        host: HostDevice,
+        host_gap: u64,
+    ) -> Self {
+        let layers = row_bytes.iter().map(|&row_bytes| LayoutKey::tagged("t", row_bytes)).collect();
+        let model = Model::new(expert_count, 1, Quantisation::PerLayer, layers).unwrap();
+        let geometry = Geometry::new(model, constraints).unwrap();
+        let mut device = Watched::new(host);
+        let fences = Fences::new(&mut device).unwrap();
+        let arenas = Arenas::allocate(&mut device, &geometry).unwrap();
+        let mut banks = Banks::new(geometry.model());
+        for layer in geometry.model().layer_ids() {
+            for bank in geometry.model().bank_ids() {
+                let row_bytes = geometry.model().row_bytes(layer, bank);
+                if row_bytes > 0 {
+                    let stride = row_bytes + host_gap;
+                    let bytes = host_rows(layer.get(), bank.get(), expert_count, row_bytes, stride);
+                    banks.attach(layer, bank, HostRows::owned(bytes, stride)).unwrap();
+                }
+            }
+        }
+        let residency = Cache::new(&geometry);
+        Self { geometry, residency, device, fences, arenas, banks, plan: Plan::new() }
+    }
+
+    /// One step: committed if its plan was applied, else aborted.
+    pub(crate) fn step(&mut self, streams: Streams, layer: u32, routes: &[u32]) -> Result<u64, ApplyError> {
+        let routes: Vec<ExpertId> = routes.iter().copied().map(ExpertId::new).collect();
+        let ticket = self.residency.ensure(LayerId::new(layer), &routes, &mut self.plan).expect("a step that fits");
+        let Self { geometry, device, fences, arenas, banks, .. } = self;
+        let applied = apply(device, streams, fences, geometry, arenas, banks, ticket.plan());
+        match applied {
+            Ok(_) => ticket.commit(),
+            Err(_) => ticket.abort(),
+        }
+        applied
+    }
+
+    /// Every byte of every arena, once everything is done; a bank that nobody reads has none.
+    pub(crate) fn image(&mut self) -> Vec<Vec<u8>> {
+        let mut image = Vec::new();
+        for (bank, &bytes) in self.geometry.arena_bytes().iter().enumerate() {
+            let mut arena = vec![0; bytes as usize];
+            if let Some(memory) = self.memory(BankId::from_index(bank)) {
+                self.device.read(memory, 0, &mut arena).unwrap();
+            }
+            image.push(arena);
+        }
+        image
+    }
+
+    /// The arena of a bank.
+    pub(crate) fn memory(&self, bank: BankId) -> Option<Memory> {
+        let pools = (0..self.geometry.pools().len()).map(PoolId::from_index);
+        let mut spans = pools.filter_map(|pool| self.arenas.slots(&self.geometry, pool, bank, SlotId::new(0)));
+        spans.next().map(|span| span.memory)
+    }
+
+    /// What the arenas hold if every resident lies in its slot and nothing else was ever written.
+    pub(crate) fn image_of_residents(&self) -> Vec<Vec<u8>> {
+        let mut image: Vec<Vec<u8>> = self.geometry.arena_bytes().iter().map(|&n| vec![0; n as usize]).collect();
+        for (index, pool) in self.geometry.pools().iter().enumerate() {
+            for slot in (0..pool.slot_count()).map(SlotId::new) {
+                let Some((layer, expert)) = self.residency.expert_of(PoolId::from_index(index), slot) else { continue };
+                for (bank, range) in pool.ranges().iter().enumerate() {
+                    let bytes = row(layer.get(), expert.get(), bank as u32, range.row_bytes);
+                    let at = (range.offset + u64::from(slot.get()) * range.stride) as usize;
+                    image[bank][at..at + bytes.len()].copy_from_slice(&bytes);
+                }
+            }
+        }
+        image
+    }
+}

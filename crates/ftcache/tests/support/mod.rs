@@ -1,0 +1,275 @@
+//! What the tests of this crate share: a host device that several handles can watch, rows that tell where they are
+//! from, and a cache held to the slow model with a shadow of every byte of its arenas.
+
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::cell::{Ref, RefCell, RefMut};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ftcache::{
+    BankId, Cache, Constraints, Device, DeviceError, Error, Event, ExpertId, Geometry, HostDevice, HostRows, LayerId,
+    LayoutKey, Memory, Model, PoolId, Quantisation, RowCopy, SlotId, Stats, Stream, Streams,
+};
+use ftcache_testkit::reference::Reference;
+
+/// A host device and what it was asked.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) host: HostDevice,
+    /// In the order in which they were allocated: the arenas, bank by bank.
+    pub(crate) memories: Vec<Memory>,
+    pub(crate) copy_count: u64,
+    /// Copies, records and waits.
+    pub(crate) enqueued: u64,
+    /// Reads and synchronisations: calls after which something that was enqueued is done.
+    pub(crate) waited: u64,
+    pub(crate) used_bytes_max: u64,
+}
+
+/// One device behind any number of handles.
+#[derive(Debug, Clone)]
+pub(crate) struct Watched(Rc<RefCell<State>>);
+
+impl Watched {
+    pub(crate) fn new(host: HostDevice) -> Self {
+        let (memories, copy_count, enqueued, waited, used_bytes_max) = (Vec::new(), 0, 0, 0, 0);
+        Self(Rc::new(RefCell::new(State { host, memories, copy_count, enqueued, waited, used_bytes_max })))
+    }
+
+    pub(crate) fn get(&self) -> Ref<'_, State> {
+        self.0.borrow()
+    }
+
+    pub(crate) fn get_mut(&self) -> RefMut<'_, State> {
+        self.0.borrow_mut()
+    }
+}
+
+impl Device for Watched {
+    fn name(&self) -> String {
+        self.get().host.name()
+    }
+
+    fn allocate(&mut self, bytes: u64) -> Result<Memory, DeviceError> {
+        let mut state = self.get_mut();
+        let memory = state.host.allocate(bytes)?;
+        state.memories.push(memory);
+        state.used_bytes_max = state.used_bytes_max.max(state.host.used_bytes());
+        Ok(memory)
+    }
+
+    fn free(&mut self, memory: Memory) {
+        self.get_mut().host.free(memory);
+    }
+
+    fn address(&self, memory: Memory) -> Result<u64, DeviceError> {
+        self.get().host.address(memory)
+    }
+
+    fn create_stream(&mut self) -> Result<Stream, DeviceError> {
+        self.get_mut().host.create_stream()
+    }
+
+    fn create_event(&mut self) -> Result<Event, DeviceError> {
+        self.get_mut().host.create_event()
+    }
+
+    fn record(&mut self, event: Event, stream: Stream) -> Result<(), DeviceError> {
+        self.get_mut().enqueued += 1;
+        self.get_mut().host.record(event, stream)
+    }
+
+    fn wait(&mut self, stream: Stream, event: Event) -> Result<(), DeviceError> {
+        self.get_mut().enqueued += 1;
+        self.get_mut().host.wait(stream, event)
+    }
+
+    fn synchronize(&mut self, stream: Stream) -> Result<(), DeviceError> {
+        self.get_mut().waited += 1;
+        self.get_mut().host.synchronize(stream)
+    }
+
+    unsafe fn copy_rows(&mut self, stream: Stream, copy: &RowCopy) -> Result<(), DeviceError> {
+        let mut state = self.get_mut();
+        state.enqueued += 1;
+        state.copy_count += 1;
+        // SAFETY: our caller made the promise that is asked for here.
+        unsafe { state.host.copy_rows(stream, copy) }
+    }
+
+    fn read(&mut self, memory: Memory, offset: u64, target: &mut [u8]) -> Result<(), DeviceError> {
+        self.get_mut().waited += 1;
+        self.get_mut().host.read(memory, offset, target)
+    }
+}
+
+/// A row of `row_bytes` that tells layer, expert and bank: the first two bytes number the row, from 1.
+pub(crate) fn row(layer: u32, expert: u32, bank: u32, row_bytes: u64) -> Vec<u8> {
+    let number = 1 + bank + 4 * (expert + 64 * layer);
+    (0..row_bytes as u32)
+        .map(|at| match at {
+            0 => number as u8,
+            1 => (number >> 8) as u8,
+            _ => (number.wrapping_mul(167) ^ at.wrapping_mul(59)) as u8,
+        })
+        .collect()
+}
+
+/// One layer's rows of one bank, `stride` bytes apart. What lies between them is never to reach the device.
+pub(crate) fn host_rows(layer: u32, bank: u32, expert_count: u32, row_bytes: u64, stride: u64) -> Arc<[u8]> {
+    let mut bytes = vec![0xEE; (u64::from(expert_count - 1) * stride + row_bytes) as usize];
+    for expert in 0..expert_count {
+        let at = (u64::from(expert) * stride) as usize;
+        bytes[at..at + row_bytes as usize].copy_from_slice(&row(layer, expert, bank, row_bytes));
+    }
+    bytes.into()
+}
+
+/// The model of `row_bytes[layer][bank]`, all of one quantisation.
+pub(crate) fn model(expert_count: u32, top_k: u32, row_bytes: &[Vec<u64>]) -> Model {
+    let layers = row_bytes.iter().map(|row_bytes| LayoutKey::tagged("t", row_bytes.as_slice())).collect();
+    Model::new(expert_count, top_k, Quantisation::PerLayer, layers).unwrap()
+}
+
+/// What may change in a cache, but for its bytes.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Summary {
+    step: u64,
+    /// `(owner, stamp)` of every slot of every pool.
+    slots: Vec<(Option<(LayerId, ExpertId)>, u64)>,
+    stats: Vec<Stats>,
+    enqueued: u64,
+}
+
+/// A cache with every bank attached.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) cache: Cache<Watched>,
+    pub(crate) device: Watched,
+}
+
+impl World {
+    pub(crate) fn new(model: Model, constraints: Constraints, host: HostDevice, host_gap: u64) -> Self {
+        let mut world = Self::unattached(model, constraints, host);
+        for layer in world.model().layer_ids() {
+            for bank in world.model().bank_ids() {
+                world.attach(layer, bank, host_gap);
+            }
+        }
+        world
+    }
+
+    pub(crate) fn unattached(model: Model, constraints: Constraints, host: HostDevice) -> Self {
+        let device = Watched::new(host);
+        let cache = Cache::new(Geometry::new(model, constraints).unwrap(), device.clone()).unwrap();
+        Self { cache, device }
+    }
+
+    pub(crate) fn model(&self) -> &Model {
+        self.cache.geometry().model()
+    }
+
+    /// Attaches one bank of a layer, if the layer reads it.
+    pub(crate) fn attach(&mut self, layer: LayerId, bank: BankId, host_gap: u64) {
+        let (row_bytes, expert_count) = (self.model().row_bytes(layer, bank), self.model().expert_count());
+        if row_bytes > 0 {
+            let stride = row_bytes + host_gap;
+            let bytes = host_rows(layer.get(), bank.get(), expert_count, row_bytes, stride);
+            self.cache.attach(layer, bank, HostRows::owned(bytes, stride)).unwrap();
+        }
+    }
+
+    pub(crate) fn load(&mut self, streams: Streams, layer: u32, routes: &[u32]) -> Result<Vec<u32>, Error> {
+        let routes: Vec<ExpertId> = routes.iter().copied().map(ExpertId::new).collect();
+        let slots = self.cache.load_on(streams, LayerId::new(layer), &routes)?;
+        Ok(slots.iter().map(|slot| slot.get()).collect())
+    }
+
+    /// Over the default stream alone.
+    pub(crate) fn load_one(&mut self, layer: u32, routes: &[u32]) -> Result<Vec<u32>, Error> {
+        self.load(Streams::one(Stream::DEFAULT), layer, routes)
+    }
+
+    pub(crate) fn pool_of(&self, layer: u32) -> PoolId {
+        self.cache.geometry().pool_of_layer(LayerId::new(layer))
+    }
+
+    pub(crate) fn slot_count(&self, layer: u32) -> u32 {
+        self.cache.geometry().pool(self.pool_of(layer)).slot_count()
+    }
+
+    /// The slow model of the same pools.
+    pub(crate) fn reference(&self) -> Reference {
+        let geometry = self.cache.geometry();
+        let pools: Vec<u32> = geometry.model().layer_ids().map(|layer| geometry.pool_of_layer(layer).get()).collect();
+        let sizes: Vec<u32> = geometry.pools().iter().map(|pool| pool.slot_count()).collect();
+        Reference::new(geometry.model().expert_count(), &pools, &sizes)
+    }
+
+    /// Every byte of every arena once everything is done, bank by bank. Memory is zeros before its first row.
+    pub(crate) fn image(&mut self) -> Vec<Vec<u8>> {
+        let mut image = Vec::new();
+        let state = &mut *self.device.get_mut();
+        let mut memories = state.memories.iter();
+        for &bytes in self.cache.geometry().arena_bytes() {
+            let mut arena = vec![0; bytes as usize];
+            if bytes > 0 {
+                state.host.read(*memories.next().expect("an arena for each bank"), 0, &mut arena).unwrap();
+            }
+            image.push(arena);
+        }
+        image
+    }
+
+    /// Arenas of zeros: what a cache starts with.
+    pub(crate) fn empty_image(&self) -> Vec<Vec<u8>> {
+        self.cache.geometry().arena_bytes().iter().map(|&bytes| vec![0; bytes as usize]).collect()
+    }
+
+    /// Puts an expert's rows where a slot lies, by the geometry's ranges.
+    pub(crate) fn put(&self, image: &mut [Vec<u8>], layer: u32, expert: u32, slot: u32) {
+        for (bank, image) in image.iter_mut().enumerate() {
+            let range = self.cache.geometry().slot_range(LayerId::new(layer), BankId::from_index(bank));
+            let at = (range.offset + u64::from(slot) * range.stride) as usize;
+            image[at..at + range.row_bytes as usize].copy_from_slice(&row(layer, expert, bank as u32, range.row_bytes));
+        }
+    }
+
+    /// That a slot holds an expert's bytes in every bank, by `read_row`.
+    pub(crate) fn check_slot(&mut self, layer: u32, expert: u32, slot: u32, context: &str) {
+        for bank in self.model().bank_ids() {
+            let row_bytes = self.model().row_bytes(LayerId::new(layer), bank);
+            if row_bytes > 0 {
+                let mut bytes = vec![0; row_bytes as usize];
+                self.cache.read_row(LayerId::new(layer), bank, SlotId::new(slot), &mut bytes).unwrap();
+                let wanted = row(layer, expert, bank.get(), row_bytes);
+                assert_eq!(bytes, wanted, "{context}: layer {layer} expert {expert} slot {slot} bank {bank}");
+            }
+        }
+    }
+
+    /// That whoever is said to be resident is there, whole.
+    pub(crate) fn check_residents(&mut self, context: &str) {
+        self.cache.residency().check().unwrap_or_else(|wrong| panic!("{context}: {wrong}"));
+        for pool in (0..self.cache.geometry().pools().len()).map(PoolId::from_index) {
+            for slot in (0..self.cache.geometry().pool(pool).slot_count()).map(SlotId::new) {
+                if let Some((layer, expert)) = self.cache.residency().expert_of(pool, slot) {
+                    self.check_slot(layer.get(), expert.get(), slot.get(), context);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn summary(&self) -> Summary {
+        let (residency, geometry) = (self.cache.residency(), self.cache.geometry());
+        let mut slots = Vec::new();
+        for (index, pool) in geometry.pools().iter().enumerate() {
+            let pool_id = PoolId::from_index(index);
+            let slot = |slot| (residency.expert_of(pool_id, slot), residency.stamp(pool_id, slot));
+            slots.extend((0..pool.slot_count()).map(SlotId::new).map(slot));
+        }
+        let stats = geometry.model().layer_ids().map(|layer| self.cache.layer_stats(layer).unwrap()).collect();
+        Summary { step: residency.step(), slots, stats, enqueued: self.device.get().enqueued }
+    }
+}
