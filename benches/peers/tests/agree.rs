@@ -75,7 +75,7 @@ impl Both {
 fn a_decode_at_full_size() {
     for (slot_count, request_count, token_count) in [(2_100, 1, 40), (8_192, 1, 40), (2_100, 32, 2)] {
         let mut both = Both::new(48, 512, slot_count);
-        let mut decode = Decode::new(1, 48, 512, 10, request_count, 80);
+        let mut decode = Decode::new(1, 48, 512, 10, request_count);
         for _ in 0..token_count {
             for (layer, routes) in decode.next_token().iter().enumerate() {
                 both.step(layer as u32, routes);

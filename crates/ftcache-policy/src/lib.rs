@@ -26,6 +26,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bit_set;
 mod budget;
 mod error;
 mod geometry;
@@ -34,9 +35,10 @@ mod layout;
 mod model;
 mod recency;
 mod scope;
-mod slot_set;
+
 mod split;
 
+pub use bit_set::{BitSet, sort_distinct};
 pub use budget::parse_bytes;
 pub use error::{BytesError, GeometryError};
 pub use geometry::{Budget, Constraints, Geometry, Pool, SlotRange, TailPad};
@@ -45,5 +47,5 @@ pub use layout::LayoutKey;
 pub use model::{Model, Quantisation};
 pub use recency::Recency;
 pub use scope::{Scope, group_layers};
-pub use slot_set::SlotSet;
+
 pub use split::{PoolBounds, split_equal};

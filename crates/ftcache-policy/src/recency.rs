@@ -1,38 +1,73 @@
 //! The order of victims: free slots first, then last step, then slot.
 //!
-//! Stamped slots stand in a list whose stamps never fall from head to tail. Stamping is an unlink and an append, so a
-//! step costs what its slots cost. Slots of one stamp stand as they came; they are put in slot order only when they
-//! have reached the head and a victim is wanted, which is once per stamping at the most. Most never get there, because
-//! a later step stamps them again first.
+//! Slots in use stand in a list whose stamps never fall from head to tail. Stamping is an unlink and an append, so a
+//! step costs what its slots cost. Slots of one stamp stand as they came: only when they have come to the head and a
+//! victim is wanted are they taken off and put in slot order, which is once per stamping at the most. Most never get
+//! there, because a later step stamps them again first.
 
-use crate::{SlotId, SlotSet};
+use crate::bit_set::sort_distinct;
+use crate::{BitSet, SlotId};
 
 /// A place in the list. The sentinel, one past the last slot, closes the ring.
 #[derive(Debug, Clone, Copy)]
 struct Node {
-    /// Step that last used the slot; 0 iff it is free, and then the node is in no list.
+    /// Step that last used the slot; 0 iff it is free.
     stamp: u64,
     previous: u32,
     next: u32,
 }
 
+/// Makes two nodes neighbours.
+#[inline]
+fn join(nodes: &mut [Node], previous: u32, next: u32) {
+    nodes[previous as usize].next = next;
+    nodes[next as usize].previous = previous;
+}
+
+/// Puts a slot that is in no list at the tail.
+#[inline]
+fn append(nodes: &mut [Node], slot: u32, stamp: u64) {
+    let sentinel = nodes.len() - 1;
+    let tail = std::mem::replace(&mut nodes[sentinel].previous, slot);
+    nodes[tail as usize].next = slot;
+    nodes[slot as usize] = Node { stamp, previous: tail, next: sentinel as u32 };
+}
+
 /// The recency of one pool's slots.
+///
+/// Each slot is in one of three places: `free` iff its stamp is 0, what is left of `oldest` iff its stamp is
+/// `oldest_stamp`, else the list.
 #[derive(Debug, Clone)]
 pub struct Recency {
+    /// One for each slot, and the sentinel.
     nodes: Vec<Node>,
-    free: SlotSet,
-    /// The slots of this stamp at the head of the list are in slot order.
-    sorted_stamp: u64,
-    /// Reused for sorting; has room for every slot.
-    group: Vec<u32>,
+    free: BitSet,
+    /// The slots that had the least stamp, ascending. Those before `oldest_next` are gone, and so is one that has
+    /// another stamp by now.
+    oldest: Vec<u32>,
+    oldest_next: usize,
+    /// Below every stamp in the list.
+    oldest_stamp: u64,
+    /// Scratch for sorting, empty.
+    order: BitSet,
 }
+
+/// A stamp that no slot has.
+const NO_STEP: u64 = u64::MAX;
 
 impl Recency {
     /// `slot_count` free slots.
     pub fn new(slot_count: u32) -> Self {
         let mut nodes = vec![Node { stamp: 0, previous: 0, next: 0 }; slot_count as usize];
-        nodes.push(Node { stamp: u64::MAX, previous: slot_count, next: slot_count });
-        Self { nodes, free: SlotSet::full(slot_count), sorted_stamp: 0, group: Vec::with_capacity(slot_count as usize) }
+        nodes.push(Node { stamp: NO_STEP, previous: slot_count, next: slot_count });
+        Self {
+            nodes,
+            free: BitSet::full(slot_count as usize),
+            oldest: Vec::with_capacity(slot_count as usize),
+            oldest_next: 0,
+            oldest_stamp: NO_STEP,
+            order: BitSet::new(slot_count as usize),
+        }
     }
 
     /// Slots of the pool.
@@ -52,54 +87,81 @@ impl Recency {
         self.nodes[slot.index()].stamp
     }
 
-    /// Marks a slot that is in use as used by `step`, which must not be below any stamp given before.
+    /// Marks slots that are in use as used by `step`. Returns how many this step had not used before.
+    ///
+    /// No stamp given before may be above `step`.
     #[inline]
-    pub fn touch(&mut self, slot: SlotId, step: u64) {
-        debug_assert_ne!(self.stamp(slot), 0, "slot {slot} is free");
-        self.unlink(slot.get());
-        self.append(slot.get(), step);
+    pub fn touch(&mut self, slots: &[SlotId], step: u64) -> usize {
+        // A slice of its own, so that its bounds stay in registers over the stores.
+        let nodes = &mut self.nodes[..];
+        let mut touched = 0;
+        for slot in slots {
+            let Node { stamp, previous, next } = nodes[slot.index()];
+            debug_assert_ne!(stamp, 0, "slot {slot} is free");
+            if stamp == step {
+                continue;
+            }
+            if stamp != self.oldest_stamp {
+                join(nodes, previous, next);
+            }
+            append(nodes, slot.get(), step);
+            touched += 1;
+        }
+        touched
     }
 
-    /// Takes the slot that goes first and stamps it with `step`: the lowest free slot, else the lowest of the least
-    /// recent. Returns it with the stamp it had.
+    /// Takes the `count` slots that go first, stamps them with `step` and hands each to `each` with the stamp it had:
+    /// free slots ascending (stamp 0), then those in use by stamp and slot. Returns how many were free.
     ///
     /// # Panics
     ///
-    /// If every slot is already stamped with `step`: a step must be counted before it is admitted.
-    pub fn take_victim(&mut self, step: u64) -> (SlotId, u64) {
-        if let Some(slot) = self.free.pop_lowest() {
-            self.append(slot.get(), step);
-            return (slot, 0);
+    /// If fewer than `count` slots are not stamped with `step`: a step must be counted before it is admitted.
+    #[inline]
+    pub fn take_victims(&mut self, count: usize, step: u64, mut each: impl FnMut(SlotId, u64)) -> usize {
+        let nodes = &mut self.nodes[..];
+        let free_count = self.free.take_lowest(count, |slot| {
+            append(nodes, slot as u32, step);
+            each(SlotId::from_index(slot), 0);
+        });
+        let mut left = count - free_count;
+        while left > 0 {
+            if self.oldest_next == self.oldest.len() {
+                self.take_oldest_off(step);
+            }
+            let (nodes, stamp) = (&mut self.nodes[..], self.oldest_stamp);
+            for &slot in &self.oldest[self.oldest_next..] {
+                self.oldest_next += 1;
+                if nodes[slot as usize].stamp == stamp {
+                    append(nodes, slot, step);
+                    each(SlotId::new(slot), stamp);
+                    left -= 1;
+                    if left == 0 {
+                        break;
+                    }
+                }
+            }
         }
-        let head = self.head();
-        let stamp = self.nodes[head as usize].stamp;
-        assert!(stamp < step, "every slot is in use by step {step}");
-        if stamp != self.sorted_stamp {
-            self.sort_head_group(stamp);
-        }
-        let victim = SlotId::new(self.head());
-        self.touch(victim, step);
-        (victim, stamp)
+        free_count
     }
 
     /// Makes a slot free; whether it was in use.
     pub fn release(&mut self, slot: SlotId) -> bool {
-        if !self.free.insert(slot) {
+        if !self.free.insert(slot.index()) {
             return false;
         }
-        self.unlink(slot.get());
+        let Node { stamp, previous, next } = self.nodes[slot.index()];
+        if stamp != self.oldest_stamp {
+            join(&mut self.nodes, previous, next);
+        }
         self.nodes[slot.index()].stamp = 0;
         true
     }
 
-    /// Slots in use, the next victim first, with their stamps: the order in which they would go.
+    /// Slots in use with their stamps, the next victim first: the order in which they would go.
     pub fn victims(&self) -> Vec<(SlotId, u64)> {
-        let mut victims = Vec::with_capacity(self.slot_count() as usize - self.free_count());
-        let mut at = self.head();
-        while at != self.sentinel() {
-            victims.push((SlotId::new(at), self.nodes[at as usize].stamp));
-            at = self.nodes[at as usize].next;
-        }
+        let used = |&(_, node): &(usize, &Node)| node.stamp != 0 && node.stamp != NO_STEP;
+        let slots = self.nodes.iter().enumerate().filter(used);
+        let mut victims: Vec<_> = slots.map(|(slot, node)| (SlotId::from_index(slot), node.stamp)).collect();
         victims.sort_by_key(|&(slot, stamp)| (stamp, slot));
         victims
     }
@@ -110,10 +172,9 @@ impl Recency {
     ///
     /// The first thing found wrong.
     pub fn check(&self) -> Result<(), String> {
-        let mut listed = 0;
+        let mut in_list = BitSet::new(self.nodes.len());
         let mut at = self.sentinel();
         let mut stamp = 0;
-        let mut in_order_of = None;
         loop {
             let next = self.nodes[at as usize].next;
             if self.nodes[next as usize].previous != at {
@@ -123,22 +184,28 @@ impl Recency {
                 break;
             }
             let node = self.nodes[next as usize];
-            if node.stamp == 0 || node.stamp < stamp {
+            if node.stamp < stamp || node.stamp == 0 {
                 return Err(format!("slot {next} has stamp {} after {stamp}", node.stamp));
             }
-            if node.stamp == self.sorted_stamp && in_order_of.is_some_and(|before| before >= next) {
-                return Err(format!("slot {next} is out of order in the sorted group {stamp}"));
+            let has_oldest = self.oldest_stamp != NO_STEP;
+            if has_oldest && node.stamp <= self.oldest_stamp {
+                return Err(format!("slot {next} has stamp {}, the oldest have {}", node.stamp, self.oldest_stamp));
             }
-            in_order_of = (node.stamp == self.sorted_stamp).then_some(next);
-            if self.free.contains(SlotId::new(next)) {
-                return Err(format!("slot {next} is both free and in use"));
-            }
+            in_list.insert(next as usize);
             stamp = node.stamp;
-            listed += 1;
             at = next;
         }
-        if listed + self.free.len() != self.slot_count() as usize {
-            return Err(format!("{listed} used and {} free of {} slots", self.free.len(), self.slot_count()));
+        let left = &self.oldest[self.oldest_next..];
+        if !left.is_sorted() || !self.order.is_empty() {
+            return Err(format!("the oldest are {left:?}, with {} left in scratch", self.order.len()));
+        }
+        for (slot, node) in self.nodes[..self.slot_count() as usize].iter().enumerate() {
+            let oldest = node.stamp == self.oldest_stamp;
+            let places = (self.free.contains(slot), left.contains(&(slot as u32)) && oldest, in_list.contains(slot));
+            let right = (node.stamp == 0, oldest, node.stamp != 0 && !oldest);
+            if places != right {
+                return Err(format!("slot {slot} with stamp {} is in (free, oldest, list) {places:?}", node.stamp));
+            }
         }
         Ok(())
     }
@@ -148,46 +215,21 @@ impl Recency {
         (self.nodes.len() - 1) as u32
     }
 
-    #[inline]
-    fn head(&self) -> u32 {
-        self.nodes[self.sentinel() as usize].next
-    }
-
-    #[inline]
-    fn unlink(&mut self, slot: u32) {
-        let Node { previous, next, .. } = self.nodes[slot as usize];
-        self.nodes[previous as usize].next = next;
-        self.nodes[next as usize].previous = previous;
-    }
-
-    #[inline]
-    fn append(&mut self, slot: u32, stamp: u64) {
+    /// Takes the slots at the head that have one stamp off the list and puts them in order.
+    fn take_oldest_off(&mut self, step: u64) {
         let sentinel = self.sentinel();
-        let tail = self.nodes[sentinel as usize].previous;
-        self.nodes[tail as usize].next = slot;
-        self.nodes[slot as usize] = Node { stamp, previous: tail, next: sentinel };
-        self.nodes[sentinel as usize].previous = slot;
-    }
-
-    /// Puts the slots at the head that have `stamp` in slot order.
-    fn sort_head_group(&mut self, stamp: u64) {
-        self.group.clear();
-        let mut at = self.head();
+        let mut at = self.nodes[sentinel as usize].next;
+        let stamp = self.nodes[at as usize].stamp;
+        assert!(stamp < step, "every slot is in use by step {step}");
+        self.oldest.clear();
+        // The sentinel's stamp is no slot's, so the walk ends there.
         while self.nodes[at as usize].stamp == stamp {
-            self.group.push(at);
+            self.oldest.push(at);
             at = self.nodes[at as usize].next;
         }
-        let after = at;
-        self.group.sort_unstable();
-        let mut previous = self.sentinel();
-        for index in 0..self.group.len() {
-            let slot = self.group[index];
-            self.nodes[previous as usize].next = slot;
-            self.nodes[slot as usize].previous = previous;
-            previous = slot;
-        }
-        self.nodes[previous as usize].next = after;
-        self.nodes[after as usize].previous = previous;
-        self.sorted_stamp = stamp;
+        join(&mut self.nodes, sentinel, at);
+        sort_distinct(&mut self.oldest, &mut self.order);
+        self.oldest_next = 0;
+        self.oldest_stamp = stamp;
     }
 }

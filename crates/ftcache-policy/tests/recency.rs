@@ -2,45 +2,56 @@
 
 use std::collections::BTreeSet;
 
-use ftcache_policy::{Recency, SlotId, SlotSet};
+use ftcache_policy::{BitSet, Recency, SlotId};
 use ftcache_testkit::Rng;
+
+/// Victims as numbers, with the stamps they had.
+fn take(recency: &mut Recency, count: usize, step: u64) -> Vec<(u32, u64)> {
+    let mut taken = Vec::new();
+    let free_count = recency.take_victims(count, step, |slot, stamp| taken.push((slot.get(), stamp)));
+    assert_eq!(free_count, taken.iter().filter(|(_, stamp)| *stamp == 0).count());
+    taken
+}
 
 #[test]
 fn free_slots_go_first_and_ascend() {
     let mut recency = Recency::new(3);
-    let taken: Vec<u32> = (1..=3).map(|step| recency.take_victim(step).0.get()).collect();
-    assert_eq!(taken, [0, 1, 2]);
+    assert_eq!([1, 2, 3].map(|step| take(&mut recency, 1, step)), [[(0, 0)], [(1, 0)], [(2, 0)]]);
     assert!(recency.release(SlotId::new(2)) && recency.release(SlotId::new(1)));
     assert!(!recency.release(SlotId::new(1)), "a free slot is not released again");
-    assert_eq!(recency.take_victim(4), (SlotId::new(1), 0));
-    assert_eq!(recency.take_victim(4), (SlotId::new(2), 0));
-    assert_eq!(recency.take_victim(4), (SlotId::new(0), 1));
+    assert_eq!(take(&mut recency, 3, 4), [(1, 0), (2, 0), (0, 1)]);
     recency.check().unwrap();
 }
 
 #[test]
 fn ties_of_a_step_go_by_slot_whatever_the_order_of_touch() {
     let mut recency = Recency::new(4);
-    for _ in 0..4 {
-        recency.take_victim(1);
-    }
-    for slot in [3, 1, 2] {
-        recency.touch(SlotId::new(slot), 2);
-    }
+    take(&mut recency, 4, 1);
+    assert_eq!(recency.touch(&[3, 1, 3, 2, 1].map(SlotId::new), 2), 3);
     let order: Vec<u32> = recency.victims().iter().map(|(slot, _)| slot.get()).collect();
     assert_eq!(order, [0, 1, 2, 3]);
-    assert_eq!(
-        [3, 3, 3].map(|step| recency.take_victim(step)).map(|(slot, stamp)| (slot.get(), stamp)),
-        [(0, 1), (1, 2), (2, 2)]
-    );
+    assert_eq!(take(&mut recency, 3, 3), [(0, 1), (1, 2), (2, 2)]);
+}
+
+#[test]
+fn one_of_the_oldest_that_is_used_again_is_no_victim() {
+    let mut recency = Recency::new(4);
+    take(&mut recency, 4, 1);
+    // Slot 0 goes, so 1 to 3 are known to be next; then 1 is used and 2 is freed.
+    assert_eq!(take(&mut recency, 1, 2), [(0, 1)]);
+    recency.touch(&[SlotId::new(1)], 3);
+    recency.release(SlotId::new(2));
+    recency.check().unwrap();
+    assert_eq!(take(&mut recency, 4, 4), [(2, 0), (3, 1), (0, 2), (1, 3)]);
+    recency.check().unwrap();
 }
 
 #[test]
 #[should_panic(expected = "every slot is in use by step 5")]
 fn a_slot_of_this_step_is_never_a_victim() {
     let mut recency = Recency::new(1);
-    recency.take_victim(5);
-    recency.take_victim(5);
+    take(&mut recency, 1, 5);
+    take(&mut recency, 1, 5);
 }
 
 #[test]
@@ -55,17 +66,20 @@ fn the_order_is_that_of_a_scan() {
             for _ in 0..rng.below(u64::from(slot_count)) {
                 let slot = rng.below(u64::from(slot_count)) as usize;
                 if stamps[slot] > 0 {
-                    recency.touch(SlotId::from_index(slot), step);
+                    let touched = recency.touch(&[SlotId::from_index(slot)], step);
+                    assert_eq!(touched, usize::from(stamps[slot] < step), "seed {seed} step {step}");
                     stamps[slot] = step;
                 }
             }
             let open = stamps.iter().filter(|&&stamp| stamp < step).count();
-            for _ in 0..rng.below(1 + open as u64) {
-                let wanted = (0..stamps.len()).min_by_key(|&slot| (stamps[slot], slot)).unwrap();
-                let given = recency.take_victim(step);
-                assert_eq!(given, (SlotId::from_index(wanted), stamps[wanted]), "seed {seed} step {step}");
-                stamps[wanted] = step;
+            let count = rng.below(1 + open as u64) as usize;
+            let mut wanted: Vec<(u32, u64)> = Vec::new();
+            for _ in 0..count {
+                let victim = (0..stamps.len()).min_by_key(|&slot| (stamps[slot], slot)).unwrap();
+                wanted.push((victim as u32, stamps[victim]));
+                stamps[victim] = step;
             }
+            assert_eq!(take(&mut recency, count, step), wanted, "seed {seed} step {step}");
             if rng.chance(1, 3) {
                 let slot = rng.below(u64::from(slot_count)) as usize;
                 assert_eq!(recency.release(SlotId::from_index(slot)), stamps[slot] > 0, "seed {seed} step {step}");
@@ -82,21 +96,30 @@ fn the_order_is_that_of_a_scan() {
 }
 
 #[test]
-fn a_slot_set_gives_up_its_lowest() {
-    for slot_count in [0, 1, 63, 64, 65, 4_095, 4_096, 4_097, 300_000] {
-        let mut set = SlotSet::full(slot_count);
-        let mut model: BTreeSet<u32> = (0..slot_count).collect();
-        let mut rng = Rng::new(u64::from(slot_count));
-        let rounds = if slot_count > 5_000 { 2_000 } else { 3 * slot_count + 1 };
-        for _ in 0..rounds {
-            if slot_count > 0 && rng.chance(1, 3) {
-                let slot = rng.below(u64::from(slot_count)) as u32;
-                assert_eq!(set.contains(SlotId::new(slot)), model.contains(&slot));
-                assert_eq!(set.insert(SlotId::new(slot)), model.insert(slot));
-            } else {
-                assert_eq!(set.pop_lowest().map(SlotId::get), model.pop_first());
+fn a_bit_set_gives_up_its_lowest() {
+    for bound in [0, 1, 63, 64, 65, 4_095, 4_096, 4_097, 300_000] {
+        let mut rng = Rng::new(bound);
+        let (mut set, mut model) = match rng.chance(1, 2) {
+            true => (BitSet::full(bound as usize), (0..bound as usize).collect()),
+            false => (BitSet::new(bound as usize), BTreeSet::new()),
+        };
+        for round in 0..bound.min(1_000) * 3 {
+            let number = rng.below(bound) as usize;
+            match rng.below(5) {
+                0 | 1 => assert_eq!(set.insert(number), model.insert(number), "bound {bound} round {round}"),
+                2 => assert_eq!(set.remove(number), model.remove(&number), "bound {bound} round {round}"),
+                3 => {
+                    let most = rng.below(200) as usize;
+                    let mut taken = Vec::new();
+                    let count = set.take_lowest(most, |number| taken.push(number));
+                    let wanted: Vec<usize> = std::iter::from_fn(|| model.pop_first()).take(most).collect();
+                    assert_eq!((count, &taken), (wanted.len(), &wanted), "bound {bound} round {round}");
+                }
+                _ => assert_eq!(set.contains(number), model.contains(&number), "bound {bound} round {round}"),
             }
-            assert_eq!((set.len(), set.is_empty()), (model.len(), model.is_empty()));
+            assert_eq!((set.len(), set.is_empty()), (model.len(), model.is_empty()), "bound {bound} round {round}");
         }
+        set.clear();
+        assert_eq!(set, BitSet::new(bound as usize), "bound {bound}");
     }
 }

@@ -3,7 +3,7 @@
 //! | word | routes | misses |
 //! | --- | --- | --- |
 //! | warm | the same token again and again | none |
-//! | steady | each expert of the last token is kept with 80 %, else drawn anew | below a fifth |
+//! | steady | experts come back as in a recorded decode (`Decode`) | a third with slots for an eighth, few with half |
 //! | half | half of the top-k stay, the others walk through the layer | every second |
 //! | cold | all walk through the layer, and LRU has let go of each before it comes again | all |
 //!
@@ -53,9 +53,9 @@ impl Temperature {
     fn tokens(self, model: &Model, token_count: usize) -> Vec<Vec<Vec<ExpertId>>> {
         let kept = match self {
             Self::Warm | Self::Steady => {
-                let keep_percent = if matches!(self, Self::Warm) { 100 } else { 80 };
                 let (layers, top_k) = (model.layer_count as usize, model.top_k as usize);
-                let mut decode = Decode::new(1, layers, model.expert_count, top_k, 1, keep_percent);
+                let mut decode = Decode::new(1, layers, model.expert_count, top_k, 1);
+                let token_count = if matches!(self, Self::Warm) { 1 } else { token_count };
                 return (0..token_count).map(|_| decode.next_token().to_vec()).collect();
             }
             Self::Half => model.top_k / 2,

@@ -3,10 +3,12 @@
 //! Experts are numbered over the model and slots over all pools, so that the two arrays are each other's inverse
 //! without a look at pools or layers.
 
+use std::ops::Range;
+
 use ftcache_policy::{ExpertId, FlatExpertId, LayerId, SlotId};
 
 /// `expert_of` of a slot that holds nothing.
-const NOBODY: FlatExpertId = FlatExpertId::new(u32::MAX);
+pub(crate) const NOBODY: FlatExpertId = FlatExpertId::new(u32::MAX);
 
 /// The residency: two arrays, inverse of each other.
 #[derive(Debug, Clone)]
@@ -46,8 +48,20 @@ impl Map {
     /// `slot_of` for the experts of one layer, for a step's many look-ups.
     #[inline]
     pub(crate) fn slots_of_layer(&self, layer: LayerId) -> &[SlotId] {
+        &self.slot_of[self.experts_of_layer(layer)]
+    }
+
+    /// As [`slots_of_layer`](Self::slots_of_layer), to mark experts whose slot is about to be chosen.
+    #[inline]
+    pub(crate) fn slots_of_layer_mut(&mut self, layer: LayerId) -> &mut [SlotId] {
+        let experts = self.experts_of_layer(layer);
+        &mut self.slot_of[experts]
+    }
+
+    #[inline]
+    fn experts_of_layer(&self, layer: LayerId) -> Range<usize> {
         let base = self.flat(layer, ExpertId::new(0)).index();
-        &self.slot_of[base..base + self.expert_count as usize]
+        base..base + self.expert_count as usize
     }
 
     #[inline]
@@ -56,15 +70,11 @@ impl Map {
         (expert != NOBODY).then_some(expert)
     }
 
-    /// Puts `expert`, which is not resident, into a slot. Returns the owner that lost it.
+    /// The pool's slots, to place experts of one layer in.
     #[inline]
-    pub(crate) fn place(&mut self, expert: FlatExpertId, first: u32, slot: SlotId) -> Option<FlatExpertId> {
-        let owner = std::mem::replace(&mut self.expert_of[first as usize + slot.index()], expert);
-        if owner != NOBODY {
-            self.slot_of[owner.index()] = SlotId::ABSENT;
-        }
-        self.slot_of[expert.index()] = slot;
-        (owner != NOBODY).then_some(owner)
+    pub(crate) fn places(&mut self, layer: LayerId, first: u32) -> Places<'_> {
+        let base = self.flat(layer, ExpertId::new(0)).get();
+        Places { base, slot_of: &mut self.slot_of, expert_of: &mut self.expert_of[first as usize..] }
     }
 
     /// Empties a slot. Returns the owner that lost it.
@@ -93,5 +103,28 @@ impl Map {
             return Err(format!("{owned} slots are owned and {resident} experts resident"));
         }
         Ok(())
+    }
+}
+
+/// Both directions of a map, borrowed for a step's placements.
+pub(crate) struct Places<'a> {
+    /// Flat id of the layer's first expert.
+    base: u32,
+    slot_of: &'a mut [SlotId],
+    /// From the pool's first slot on.
+    expert_of: &'a mut [FlatExpertId],
+}
+
+impl Places<'_> {
+    /// Puts an expert that is not resident into a slot. Returns the owner that lost it, or `NOBODY`.
+    #[inline]
+    pub(crate) fn place(&mut self, expert: ExpertId, slot: SlotId) -> FlatExpertId {
+        let expert = FlatExpertId::new(self.base + expert.get());
+        let owner = std::mem::replace(&mut self.expert_of[slot.index()], expert);
+        if let Some(slot_of_owner) = self.slot_of.get_mut(owner.index()) {
+            *slot_of_owner = SlotId::ABSENT;
+        }
+        self.slot_of[expert.index()] = slot;
+        owner
     }
 }

@@ -33,8 +33,9 @@ pub struct Plan {
     pub(crate) slots: Vec<SlotId>,
     /// Rows ascend.
     pub(crate) copies: Vec<Copy>,
-    /// `victims.len() == copies.len()`; `None` where the slot was free.
-    pub(crate) victims: Vec<Option<Victim>>,
+    /// `victims.len() == copies.len()`; nobody, last used in step 0, where the slot was free.
+    pub(crate) victims: Vec<Victim>,
+    pub(crate) eviction_count: usize,
     pub(crate) present_count: usize,
     pub(crate) distinct_count: usize,
 }
@@ -55,6 +56,7 @@ impl Plan {
             slots: Vec::with_capacity(route_count),
             copies: Vec::with_capacity(route_count),
             victims: Vec::with_capacity(route_count),
+            eviction_count: 0,
             present_count: 0,
             distinct_count: 0,
         }
@@ -91,8 +93,8 @@ impl Plan {
     }
 
     /// Who lost the slot of each copy; `None` where it was free.
-    pub fn victims(&self) -> &[Option<Victim>] {
-        &self.victims
+    pub fn victims(&self) -> impl ExactSizeIterator<Item = Option<Victim>> + '_ {
+        self.victims.iter().map(|victim| (victim.last_step > 0).then_some(*victim))
     }
 
     /// Routes that are not absent.
@@ -110,15 +112,21 @@ impl Plan {
         self.copies.len()
     }
 
-    pub(crate) fn begin(&mut self, layer: LayerId, pool: PoolId) {
+    /// Copies that take a slot from another expert.
+    pub fn eviction_count(&self) -> usize {
+        self.eviction_count
+    }
+
+    pub(crate) fn begin(&mut self, step: u64, layer: LayerId, pool: PoolId, routes: &[ExpertId]) {
+        self.step = step;
         self.layer = layer;
         self.pool = pool;
         self.routes.clear();
+        self.routes.extend_from_slice(routes);
         self.slots.clear();
         self.copies.clear();
         self.victims.clear();
-        self.present_count = 0;
-        self.distinct_count = 0;
+        self.eviction_count = 0;
     }
 }
 
@@ -136,7 +144,7 @@ impl fmt::Display for Plan {
         write_list(f, self.routes.iter().map(route))?;
         write!(f, " -> slots ")?;
         write_list(f, self.slots.iter().map(|slot| slot.is_slot().then_some(slot.get())))?;
-        for (copy, victim) in self.copies.iter().zip(&self.victims) {
+        for (copy, victim) in self.copies.iter().zip(self.victims()) {
             write!(f, "; copy {} -> slot {}", copy.row, copy.slot)?;
             if let Some(victim) = victim {
                 write!(f, " (was {}, last step {})", victim.expert, victim.last_step)?;

@@ -1,29 +1,34 @@
 //! One slot range with its own recency: where a step's experts go.
 
-use ftcache_policy::{ExpertId, FlatExpertId, LayerId, PoolId, Recency, SlotId};
+use ftcache_policy::{BitSet, ExpertId, FlatExpertId, LayerId, PoolId, Recency, SlotId, sort_distinct};
 
-use crate::map::Map;
+use crate::map::{Map, NOBODY};
 use crate::{Copy, EnsureError, Plan, Victim};
 
-/// Scratch of an admission, shared by all pools: no step allocates once it has grown.
+/// `slot_of` of an expert that this step has seen to miss and not placed yet.
+const PENDING: SlotId = SlotId::new(SlotId::ABSENT.get() - 1);
+
+/// Buffers of an admission, shared by all pools. They keep their length; a step says how much of them it has filled.
 #[derive(Debug, Clone)]
 pub(crate) struct Scratch {
-    /// `seen[expert] == attempt` iff the routes walked so far name the expert.
-    seen: Vec<u64>,
-    /// Counts calls, failed ones too, so that `seen` never needs clearing.
-    attempt: u64,
+    /// Slots of hits, duplicates included; at least as long as the widest step.
     hits: Vec<SlotId>,
-    misses: Vec<ExpertId>,
+    /// Distinct misses; as long.
+    misses: Vec<u32>,
+    /// Empty.
+    experts: BitSet,
 }
 
 impl Scratch {
     pub(crate) fn new(expert_count: u32) -> Self {
-        let capacity = expert_count as usize;
-        Self {
-            seen: vec![0; capacity],
-            attempt: 0,
-            hits: Vec::with_capacity(capacity),
-            misses: Vec::with_capacity(capacity),
+        let experts = BitSet::new(expert_count as usize);
+        Self { hits: Vec::new(), misses: Vec::new(), experts }
+    }
+
+    fn widen(&mut self, route_count: usize) {
+        if self.hits.len() < route_count {
+            self.hits.resize(route_count, SlotId::ABSENT);
+            self.misses.resize(route_count, 0);
         }
     }
 }
@@ -39,7 +44,7 @@ pub(crate) struct Pool {
 impl Pool {
     /// Makes every expert of `routes` resident as of `step` and writes the plan.
     ///
-    /// Fails before anything but scratch and plan has changed.
+    /// Fails before anything has changed, the plan included.
     pub(crate) fn ensure(
         &mut self,
         step: u64,
@@ -49,71 +54,53 @@ impl Pool {
         scratch: &mut Scratch,
         plan: &mut Plan,
     ) -> Result<(), EnsureError> {
-        plan.begin(layer, self.id);
-        self.look_up(layer, routes, map.slots_of_layer(layer), scratch, plan)?;
-
-        let given = self.recency.slot_count() as usize;
-        if plan.distinct_count > given {
-            return Err(EnsureError::StepTooWide { layer, pool: self.id, needed: plan.distinct_count, given });
+        check_ids(layer, routes, map.expert_count())?;
+        // A step of few routes fits whatever they are; only of a wider one the experts are told apart first.
+        if routes.len() > self.recency.slot_count() as usize {
+            self.check_width(layer, routes, &mut scratch.experts)?;
         }
 
-        plan.step = step;
+        plan.begin(step, layer, self.id, routes);
+        scratch.widen(routes.len());
+        let Scratch { hits, misses, experts } = scratch;
+        let parts = part(routes, map.slots_of_layer_mut(layer), hits, misses);
+        let misses = &mut misses[..parts.miss_count];
         // Hits first: stamping them with this step is what keeps them from being chosen below.
-        for &slot in &scratch.hits {
-            self.recency.touch(slot, step);
-        }
-        if scratch.misses.is_empty() {
-            return Ok(());
-        }
-        scratch.misses.sort_unstable();
-        for &row in &scratch.misses {
-            let (slot, last_step) = self.recency.take_victim(step);
-            let owner = map.place(map.flat(layer, row), self.first, slot);
-            plan.copies.push(Copy { slot, row });
-            plan.victims.push(owner.map(|expert| Victim { expert, last_step }));
+        let hit_count = self.recency.touch(&hits[..parts.hit_count], step);
+        plan.present_count = routes.len() - parts.absent_count;
+        plan.distinct_count = hit_count + misses.len();
+        if !misses.is_empty() {
+            sort_distinct(misses, experts);
+            self.place_misses(step, layer, map, misses, plan);
         }
         let slot_of = map.slots_of_layer(layer);
-        for (slot, route) in plan.slots.iter_mut().zip(routes) {
-            if !slot.is_slot() && *route != ExpertId::ABSENT {
-                *slot = slot_of[route.index()];
-            }
-        }
+        plan.slots.extend(routes.iter().map(|route| slot_of.get(route.index()).copied().unwrap_or(SlotId::ABSENT)));
         Ok(())
     }
 
-    /// One walk over the routes: the slots of those that are resident, the distinct hits and the distinct misses.
-    fn look_up(
-        &self,
-        layer: LayerId,
-        routes: &[ExpertId],
-        slot_of: &[SlotId],
-        scratch: &mut Scratch,
-        plan: &mut Plan,
-    ) -> Result<(), EnsureError> {
-        let Scratch { seen, attempt, hits, misses } = scratch;
-        *attempt += 1;
-        hits.clear();
-        misses.clear();
-        plan.routes.extend_from_slice(routes);
-        plan.slots.reserve(routes.len());
-        for (index, &route) in routes.iter().enumerate() {
-            let Some(&slot) = slot_of.get(route.index()) else {
-                if route == ExpertId::ABSENT {
-                    plan.slots.push(SlotId::ABSENT);
-                    continue;
-                }
-                let expert_count = slot_of.len() as u32;
-                return Err(EnsureError::UnknownExpert { layer, route: index, expert: route, expert_count });
-            };
-            plan.present_count += 1;
-            plan.slots.push(slot);
-            if seen[route.index()] == *attempt {
-                continue;
-            }
-            seen[route.index()] = *attempt;
-            if slot.is_slot() { hits.push(slot) } else { misses.push(route) }
+    /// The i-th of the misses, which ascend, takes the i-th victim.
+    fn place_misses(&mut self, step: u64, layer: LayerId, map: &mut Map, misses: &[u32], plan: &mut Plan) {
+        plan.copies.extend(misses.iter().map(|&row| Copy { slot: SlotId::ABSENT, row: ExpertId::new(row) }));
+        plan.victims.resize(misses.len(), Victim { expert: NOBODY, last_step: 0 });
+        let mut places = map.places(layer, self.first);
+        let mut pairs = plan.copies.iter_mut().zip(&mut plan.victims);
+        let free_count = self.recency.take_victims(misses.len(), step, |slot, last_step| {
+            let (copy, victim) = pairs.next().expect("as many victims as misses");
+            copy.slot = slot;
+            *victim = Victim { expert: places.place(copy.row, slot), last_step };
+        });
+        plan.eviction_count = misses.len() - free_count;
+    }
+
+    fn check_width(&self, layer: LayerId, routes: &[ExpertId], experts: &mut BitSet) -> Result<(), EnsureError> {
+        for route in routes.iter().filter(|&&route| route != ExpertId::ABSENT) {
+            experts.insert(route.index());
         }
-        plan.distinct_count = hits.len() + misses.len();
+        let (needed, given) = (experts.len(), self.recency.slot_count() as usize);
+        experts.clear();
+        if needed > given {
+            return Err(EnsureError::StepTooWide { layer, pool: self.id, needed, given });
+        }
         Ok(())
     }
 
@@ -122,4 +109,46 @@ impl Pool {
         self.recency.release(slot);
         map.vacate(self.first, slot)
     }
+}
+
+struct Parts {
+    hit_count: usize,
+    miss_count: usize,
+    absent_count: usize,
+}
+
+/// Parts the routes into slots of hits and distinct misses, and marks the misses' experts as pending.
+///
+/// Whether a route hits is a coin toss to the processor, so nothing here branches on it: each route is written to both
+/// buffers, and one of the counts moves on.
+#[inline]
+fn part(routes: &[ExpertId], slot_of: &mut [SlotId], hits: &mut [SlotId], misses: &mut [u32]) -> Parts {
+    let (hits, misses) = (&mut hits[..routes.len()], &mut misses[..routes.len()]);
+    let mut parts = Parts { hit_count: 0, miss_count: 0, absent_count: 0 };
+    for route in routes {
+        // Ids are checked, so what is outside is absent.
+        let Some(place) = slot_of.get_mut(route.index()) else {
+            parts.absent_count += 1;
+            continue;
+        };
+        let slot = *place;
+        let (hit, miss) = (slot.get() < PENDING.get(), slot == SlotId::ABSENT);
+        hits[parts.hit_count] = slot;
+        parts.hit_count += usize::from(hit);
+        misses[parts.miss_count] = route.get();
+        parts.miss_count += usize::from(miss);
+        *place = if miss { PENDING } else { slot };
+    }
+    parts
+}
+
+fn check_ids(layer: LayerId, routes: &[ExpertId], expert_count: u32) -> Result<(), EnsureError> {
+    // One comparison: the absent id, which is the highest, wraps to zero. And no way out of the loop, so that it is
+    // done several routes at a time.
+    let stray = |route: ExpertId| route.get().wrapping_add(1) > expert_count;
+    if !routes.iter().fold(false, |any, &route| any | stray(route)) {
+        return Ok(());
+    }
+    let route = routes.iter().position(|&route| stray(route)).expect("one was seen");
+    Err(EnsureError::UnknownExpert { layer, route, expert: routes[route], expert_count })
 }

@@ -35,7 +35,7 @@ impl Stats {
         self.routes += plan.present_count() as u64;
         self.distinct += plan.distinct_count() as u64;
         self.misses += plan.miss_count() as u64;
-        self.evictions += plan.victims().iter().flatten().count() as u64;
+        self.evictions += plan.eviction_count() as u64;
     }
 }
 

@@ -150,7 +150,7 @@ fn same_plan(plan: &Plan, answer: &Answer, expert_count: u32) -> Result<(), Stri
     same("copies", &copies, &answer.copies)?;
     let flat = |(layer, expert): (u32, u32)| layer * expert_count + expert;
     let evicted: Vec<Option<u32>> = answer.evicted.iter().map(|owner| owner.map(flat)).collect();
-    let victims = plan.victims().iter().map(|victim| victim.map(|victim| victim.expert.get())).collect();
+    let victims = plan.victims().map(|victim| victim.map(|victim| victim.expert.get())).collect();
     same("victims", victims, evicted)
 }
 

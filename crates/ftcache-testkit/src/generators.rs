@@ -46,18 +46,20 @@ pub fn skewed_routes(rng: &mut Rng, expert_count: u32, route_count: usize) -> Ve
     (0..route_count).map(|_| route()).collect()
 }
 
-/// The steps of a decode in which a request's next token keeps some experts of its last one.
+/// The steps of a decode whose experts come back as they were seen to in a recorded one.
 ///
-/// Every request holds `top_k` distinct experts a layer. At each token each of them is kept with a probability of
-/// `keep_percent`, else drawn anew from all experts: the reuse that LRU lives from, without any hot expert.
+/// Each request has, for each layer, its experts by last use, the most recent first. A route takes the expert at place
+/// `E/8 * 2^((u - 0.67) / 0.14)` of them, `u` uniform in 0..1; so LRU with slots for an eighth of a layer's experts
+/// hits 67 % of one request's routes, and each doubling adds 14 points. That is what per-layer LRU reached on 54,000
+/// recorded tokens of a model of 512 experts, top-10: 67 % with 64 slots, 81 % with 128 (llama.cpp, pull request 27861).
 #[derive(Debug, Clone)]
 pub struct Decode {
     rng: Rng,
-    expert_count: u32,
     top_k: usize,
-    keep_percent: u64,
-    /// `held[layer]`: `top_k` experts of each request, one request after another.
-    held: Vec<Vec<ExpertId>>,
+    /// `by_last_use[layer][request]`: every expert, the most recent first.
+    by_last_use: Vec<Vec<Vec<ExpertId>>>,
+    /// `routes[layer]`: `top_k` distinct experts of each request, one request after another.
+    routes: Vec<Vec<ExpertId>>,
 }
 
 impl Decode {
@@ -65,55 +67,41 @@ impl Decode {
     ///
     /// # Panics
     ///
-    /// If `top_k` is over `expert_count`.
-    pub fn new(
-        seed: u64,
-        layer_count: usize,
-        expert_count: u32,
-        top_k: usize,
-        request_count: usize,
-        keep_percent: u64,
-    ) -> Self {
-        assert!(top_k <= expert_count as usize, "top-{top_k} of {expert_count} experts");
+    /// If `top_k` is over a quarter of `expert_count`: the law then has too few places for distinct experts.
+    pub fn new(seed: u64, layer_count: usize, expert_count: u32, top_k: usize, request_count: usize) -> Self {
+        assert!(top_k * 4 <= expert_count as usize, "top-{top_k} of {expert_count} experts");
         let mut rng = Rng::new(seed);
-        let mut held = Vec::with_capacity(layer_count);
-        for _ in 0..layer_count {
-            let mut layer = Vec::with_capacity(top_k * request_count);
-            for request in 0..request_count {
-                for _ in 0..top_k {
-                    let drawn = draw_outside(&mut rng, expert_count, &layer[request * top_k..]);
-                    layer.push(drawn);
-                }
+        let mut shuffled = || {
+            let mut experts: Vec<ExpertId> = (0..expert_count).map(ExpertId::new).collect();
+            for index in (1..experts.len()).rev() {
+                experts.swap(index, rng.below(index as u64 + 1) as usize);
             }
-            held.push(layer);
-        }
-        Self { rng, expert_count, top_k, keep_percent, held }
+            experts
+        };
+        let by_last_use = (0..layer_count).map(|_| (0..request_count).map(|_| shuffled()).collect()).collect();
+        Self { rng, top_k, by_last_use, routes: vec![Vec::new(); layer_count] }
     }
 
     /// The routes of every layer for the next token of every request.
     pub fn next_token(&mut self) -> &[Vec<ExpertId>] {
-        for layer in &mut self.held {
-            for request in layer.chunks_mut(self.top_k) {
-                for index in 0..request.len() {
-                    if !self.rng.chance(self.keep_percent, 100) {
-                        request[index] = draw_outside(&mut self.rng, self.expert_count, request);
+        for (routes, requests) in self.routes.iter_mut().zip(&mut self.by_last_use) {
+            routes.clear();
+            for by_last_use in requests {
+                let mut places: Vec<usize> = Vec::with_capacity(self.top_k);
+                while places.len() < self.top_k {
+                    let unit = self.rng.bits() as f64 / u64::MAX as f64;
+                    let place = by_last_use.len() as f64 / 8.0 * ((unit - 0.67) / 0.14).exp2();
+                    let place = (place as usize).min(by_last_use.len() - 1);
+                    if !places.contains(&place) {
+                        places.push(place);
                     }
                 }
+                let first = routes.len();
+                routes.extend(places.iter().map(|&place| by_last_use[place]));
+                by_last_use.retain(|expert| !routes[first..].contains(expert));
+                by_last_use.splice(0..0, routes[first..].iter().copied());
             }
         }
-        &self.held
-    }
-}
-
-fn draw_outside(rng: &mut Rng, expert_count: u32, taken: &[ExpertId]) -> ExpertId {
-    // With every expert taken, the one that is to be replaced is as good as any.
-    if taken.len() >= expert_count as usize {
-        return taken[0];
-    }
-    loop {
-        let drawn = ExpertId::new(rng.below(u64::from(expert_count)) as u32);
-        if !taken.contains(&drawn) {
-            return drawn;
-        }
+        &self.routes
     }
 }
