@@ -180,7 +180,7 @@ static void configurations_that_cannot_be_had(void) {
         ftcache_model *untagged = NULL;
         OK(ftcache_model_new(&two_layers, &untagged));
         OK(ftcache_model_layer_set(untagged, 0, &key));
-        REFUSED(ftcache_model_layer_set(untagged, 2, &key), OUT_OF_RANGE, "layer 2 of 2 layers");
+        REFUSED(ftcache_model_layer_set(untagged, 2, &key), OUT_OF_RANGE, "no layer 2: the model has 2 layers");
         config.alignment = 0;
         REFUSED(ftcache_geometry_new(untagged, &config, &geometry), INVALID_ARGUMENT, "layer 1 of 2 is not set");
         OK(ftcache_model_layer_set(untagged, 1, &key));
@@ -225,7 +225,7 @@ static void steps_that_cannot_be_taken(void) {
     ids[2] = -1;
     REFUSED(ftcache_load(cache, 1, &routes, NULL, &slots), OUT_OF_RANGE,
             "layer 1: route 2 is -1, which is no expert of 0..8");
-    REFUSED(ftcache_load(cache, LAYERS, &routes, NULL, &slots), OUT_OF_RANGE, "layer 3 of 3 layers");
+    REFUSED(ftcache_load(cache, LAYERS, &routes, NULL, &slots), OUT_OF_RANGE, "no layer 3: the cache has 3 layers");
     routes.has_absent = 1;
     routes.absent_id = -1;
     slots.absent_slot = 2;
@@ -279,10 +279,12 @@ static void things_that_are_not_there(void) {
     ftcache_routes routes = routes_of(&id, 1);
     ftcache_slots slots = slots_of(&slot);
 
-    REFUSED(ftcache_geometry_pool_get(geometry, 2, &pool), OUT_OF_RANGE, "pool 2 of 2 pools");
-    REFUSED(ftcache_geometry_layer_pool(geometry, 3, &of_layer), OUT_OF_RANGE, "layer 3 of 3 layers");
-    REFUSED(ftcache_geometry_slot_range_get(geometry, 2, 0, &range), OUT_OF_RANGE, "pool 2 of 2 pools");
-    REFUSED(ftcache_geometry_slot_range_get(geometry, 0, 2, &range), OUT_OF_RANGE, "bank 2 of 2 banks");
+    REFUSED(ftcache_geometry_pool_get(geometry, 2, &pool), OUT_OF_RANGE, "no pool 2: the geometry has 2 pools");
+    REFUSED(ftcache_geometry_layer_pool(geometry, 3, &of_layer), OUT_OF_RANGE, "no layer 3: the model has 3 layers");
+    REFUSED(ftcache_geometry_slot_range_get(geometry, 2, 0, &range), OUT_OF_RANGE,
+            "no pool 2: the geometry has 2 pools");
+    REFUSED(ftcache_geometry_slot_range_get(geometry, 0, 2, &range), OUT_OF_RANGE,
+            "no bank 2: the model has 2 banks");
 
     OK(ftcache_new(geometry, NULL, &cache));
     REFUSED(ftcache_load(cache, 0, &routes, NULL, &slots), NOT_ATTACHED, "layer 0 bank 0 is not attached");
@@ -294,8 +296,8 @@ static void things_that_are_not_there(void) {
     rows.base = NULL;
     REFUSED(ftcache_attach(cache, 0, 0, &rows), INVALID_ARGUMENT, "rows->base is NULL");
     rows.base = host_rows;
-    REFUSED(ftcache_attach(cache, 3, 0, &rows), OUT_OF_RANGE, "layer 3 bank 0: the model has 3 layers and 2 banks");
-    REFUSED(ftcache_attach(cache, 0, 2, &rows), OUT_OF_RANGE, "layer 0 bank 2: the model has 3 layers and 2 banks");
+    REFUSED(ftcache_attach(cache, 3, 0, &rows), OUT_OF_RANGE, "no layer 3: the model has 3 layers");
+    REFUSED(ftcache_attach(cache, 0, 2, &rows), OUT_OF_RANGE, "no bank 2: the model has 2 banks");
     attach_rows(cache, 0, 0);
     REFUSED(ftcache_load(cache, 0, &routes, NULL, &slots), NOT_ATTACHED, "layer 0 bank 1 is not attached");
     CHECK(slot == -7 && stats_of(cache).steps == 0);
@@ -303,15 +305,12 @@ static void things_that_are_not_there(void) {
     OK(ftcache_load(cache, 0, &routes, NULL, &slots));
     CHECK(slot_holds(cache, 0, slot, 0));
 
-    REFUSED(ftcache_slot_span_get(cache, 2, 0, &span), OUT_OF_RANGE,
-            "pool 2 slot 0: the cache has 2 pools, and that pool 0 slots");
-    REFUSED(ftcache_slot_span_get(cache, 0, 2, &span), OUT_OF_RANGE,
-            "layer 1 bank 2: the model has 3 layers and 2 banks");
-    REFUSED(ftcache_forget(cache, 0, 3), OUT_OF_RANGE, "pool 0 slot 3: the cache has 2 pools, and that pool 3 slots");
-    REFUSED(ftcache_forget_layer(cache, 3), OUT_OF_RANGE, "layer 3 of 3 layers");
-    REFUSED(ftcache_layer_stats_get(cache, 3, &stats), OUT_OF_RANGE, "layer 3 of 3 layers");
-    REFUSED(ftcache_pool_stats_get(cache, 2, &stats), OUT_OF_RANGE,
-            "pool 2 slot 0: the cache has 2 pools, and that pool 0 slots");
+    REFUSED(ftcache_slot_span_get(cache, 2, 0, &span), OUT_OF_RANGE, "no pool 2: the cache has 2 pools");
+    REFUSED(ftcache_slot_span_get(cache, 0, 2, &span), OUT_OF_RANGE, "no bank 2: the model has 2 banks");
+    REFUSED(ftcache_forget(cache, 0, 3), OUT_OF_RANGE, "no slot 3: pool 0 has 3 slots");
+    REFUSED(ftcache_forget_layer(cache, 3), OUT_OF_RANGE, "no layer 3: the cache has 3 layers");
+    REFUSED(ftcache_layer_stats_get(cache, 3, &stats), OUT_OF_RANGE, "no layer 3: the cache has 3 layers");
+    REFUSED(ftcache_pool_stats_get(cache, 2, &stats), OUT_OF_RANGE, "no pool 2: the cache has 2 pools");
     ftcache_free(cache);
     ftcache_geometry_free(geometry);
 }

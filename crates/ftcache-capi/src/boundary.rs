@@ -51,8 +51,9 @@ impl From<Error> for Failure {
         let status = match &error {
             Error::Ensure(EnsureError::StepTooWide { .. }) => ftcache_status::StepTooWide,
             Error::Bank(BankError::NotAttached { .. }) => ftcache_status::NotAttached,
-            Error::Ensure(_) | Error::UnknownId { .. } | Error::UnknownSlot { .. } => ftcache_status::OutOfRange,
-            Error::Bank(BankError::Unknown { .. }) => ftcache_status::OutOfRange,
+            Error::Ensure(_) | Error::UnknownId { .. } => ftcache_status::OutOfRange,
+            Error::UnknownPool { .. } | Error::UnknownSlot { .. } => ftcache_status::OutOfRange,
+            Error::Bank(BankError::UnknownLayer { .. } | BankError::UnknownBank { .. }) => ftcache_status::OutOfRange,
             Error::Bank(_) | Error::RowBytes { .. } => ftcache_status::InvalidArgument,
             Error::Device(error) => device(error),
             Error::Apply(error) => device(&error.source),

@@ -279,7 +279,7 @@ pub unsafe extern "C" fn ftcache_geometry_layer_pool(
         let pool = unsafe { required_mut(pool, "pool") }?;
         let layer_count = geometry.model().layer_count();
         if layer as usize >= layer_count {
-            return Err(Failure::range(format!("layer {layer} of {layer_count} layers")));
+            return Err(Failure::range(format!("no layer {layer}: the model has {layer_count} layers")));
         }
         *pool = geometry.pool_of_layer(LayerId::new(layer)).get();
         Ok(())
@@ -306,7 +306,7 @@ pub unsafe extern "C" fn ftcache_geometry_slot_range_get(
         let bank = BankId::new(bank);
         let bank_count = geometry.model().bank_count();
         let slots = pool.ranges().get(bank.index());
-        let slots = slots.ok_or_else(|| Failure::range(format!("bank {bank} of {bank_count} banks")))?;
+        let slots = slots.ok_or_else(|| Failure::range(format!("no bank {bank}: the model has {bank_count} banks")))?;
         let value = ftcache_slot_range {
             struct_size: 0,
             slot_count: pool.slot_count(),
@@ -330,5 +330,5 @@ pub extern "C" fn ftcache_geometry_free(geometry: Option<Box<ftcache_geometry>>)
 fn known_pool(geometry: &Geometry, pool: u32) -> Result<&Pool, Failure> {
     let pool_count = geometry.pools().len();
     let known = geometry.pools().get(PoolId::new(pool).index());
-    known.ok_or_else(|| Failure::range(format!("pool {pool} of {pool_count} pools")))
+    known.ok_or_else(|| Failure::range(format!("no pool {pool}: the geometry has {pool_count} pools")))
 }

@@ -141,7 +141,8 @@ pub unsafe extern "C" fn ftcache_model_layer_set(
         };
         let layer_count = model.layers.len();
         let place = model.layers.get_mut(layer as usize);
-        *place.ok_or_else(|| Failure::range(format!("layer {layer} of {layer_count} layers")))? = Some(key);
+        *place.ok_or_else(|| Failure::range(format!("no layer {layer}: the model has {layer_count} layers")))? =
+            Some(key);
         Ok(())
     })
 }

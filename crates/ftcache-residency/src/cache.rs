@@ -62,12 +62,17 @@ impl Cache {
         })
     }
 
+    /// Makes room for steps of `route_count` routes, which then allocate nothing, given a plan with as much room.
+    pub fn reserve(&mut self, route_count: usize) {
+        self.scratch.widen(route_count);
+    }
+
     /// Makes every expert of `routes` resident and says what has to be copied first.
     ///
     /// Any number of routes is one admission. Duplicate routes share one slot and one copy; a route that is
     /// [`ExpertId::ABSENT`] takes none. A slot that this step uses is never its victim, so a plan never overwrites
     /// what the same step reads. The cost is that of the routes, whatever the number of slots, and a step without a
-    /// miss allocates nothing once `plan` has had a step as wide.
+    /// miss allocates nothing once there was one as wide.
     ///
     /// The plan is open until its ticket is committed or aborted.
     ///

@@ -43,9 +43,11 @@ pub enum EnsureError {
 impl fmt::Display for EnsureError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::UnknownLayer { layer, layer_count } => write!(f, "layer {layer} of {layer_count} layers"),
+            Self::UnknownLayer { layer, layer_count } => {
+                write!(f, "no layer {layer}: the cache has {layer_count} layers")
+            }
             Self::UnknownExpert { layer, route, expert, expert_count } => {
-                write!(f, "layer {layer}: route {route} names expert {expert} of {expert_count}")
+                write!(f, "layer {layer}: route {route} is {expert}, which is no expert of 0..{expert_count}")
             }
             Self::StepTooWide { layer, pool, needed, given } => {
                 write!(f, "layer {layer} routes to {needed} distinct experts; pool {pool} has {given} slots")

@@ -25,7 +25,7 @@ impl Scratch {
         Self { hits: Vec::new(), misses: Vec::new(), experts }
     }
 
-    fn widen(&mut self, route_count: usize) {
+    pub(crate) fn widen(&mut self, route_count: usize) {
         if self.hits.len() < route_count {
             self.hits.resize(route_count, SlotId::ABSENT);
             self.misses.resize(route_count, 0);

@@ -296,8 +296,8 @@ fn errors_name_the_thing_and_both_numbers() {
     ]
     .map(|error| error.to_string());
     insta::assert_snapshot!(texts.join("\n"), @"
-    layer 3 of 3 layers
-    layer 3: route 5 names expert 64 of 64
+    no layer 3: the cache has 3 layers
+    layer 3: route 5 is 64, which is no expert of 0..64
     layer 3 routes to 33 distinct experts; pool 1 has 21 slots
     ");
     let texts = [

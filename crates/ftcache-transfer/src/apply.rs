@@ -1,6 +1,6 @@
 //! A plan carried out, whole or not at all.
 //!
-//! *Unsafe* in one place: the rows that a copy reads are those that were attached, under the promise made there.
+//! *Unsafe*, relying on one promise: the rows that are attached outlive the copies that read them.
 
 use ftcache_policy::Geometry;
 use ftcache_residency::Plan;
@@ -53,7 +53,12 @@ impl Fences {
 /// # Panics
 ///
 /// If a bank of the plan's layer is not attached; see [`Banks::check_layer`].
-pub fn apply(
+///
+/// # Safety
+///
+/// The rows of `banks` stay readable and unchanged until every stream that copies from them has been synchronised:
+/// `banks` is neither dropped nor given other rows before that, and borrowed memory is kept as it was promised.
+pub unsafe fn apply(
     device: &mut impl Device,
     streams: Streams,
     fences: &Fences,
@@ -90,8 +95,7 @@ pub fn apply(
                 row_bytes,
                 row_count: u64::from(run.count),
             };
-            // SAFETY: the source is rows of `banks`, which whoever attached them keeps readable and unchanged until
-            // the streams that copy from them have been synchronised (`HostRows`).
+            // SAFETY: the source is rows of `banks`, which our caller keeps until the copies are done.
             if let Err(error) = unsafe { device.copy_rows(streams.copy, &copy) } {
                 outcome = Err(failed(Some(bank), error));
                 break 'banks;

@@ -77,9 +77,10 @@ impl Banks {
     /// An unknown layer or bank, a bank that the layer does not read, a stride below the row's width, or fewer bytes
     /// than the experts' rows take. What was attached before stays.
     pub fn attach(&mut self, layer: LayerId, bank: BankId, rows: HostRows) -> Result<(), BankError> {
-        let (layer_count, bank_count) = (self.banks.len(), self.banks.first().map_or(0, Vec::len));
-        let unknown = BankError::Unknown { layer, bank, layer_count, bank_count };
-        let place = self.banks.get_mut(layer.index()).and_then(|banks| banks.get_mut(bank.index())).ok_or(unknown)?;
+        let layer_count = self.banks.len();
+        let banks = self.banks.get_mut(layer.index()).ok_or(BankError::UnknownLayer { layer, layer_count })?;
+        let bank_count = banks.len();
+        let place = banks.get_mut(bank.index()).ok_or(BankError::UnknownBank { bank, bank_count })?;
         let row_bytes = self.row_bytes[layer.index()][bank.index()];
         if row_bytes == 0 {
             return Err(BankError::Unread { layer, bank });
@@ -97,12 +98,21 @@ impl Banks {
         Ok(())
     }
 
+    /// Whether a bank of a layer has rows.
+    pub fn is_attached(&self, layer: LayerId, bank: BankId) -> bool {
+        self.banks.get(layer.index()).and_then(|banks| banks.get(bank.index())).is_some_and(Option::is_some)
+    }
+
     /// Whether a layer has rows in every bank it reads.
     ///
     /// # Errors
     ///
-    /// The first bank that is missing.
+    /// An unknown layer, or the first bank that is missing.
     pub fn check_layer(&self, layer: LayerId) -> Result<(), BankError> {
+        let layer_count = self.banks.len();
+        if layer.index() >= layer_count {
+            return Err(BankError::UnknownLayer { layer, layer_count });
+        }
         let missing = |(bank, row_bytes): (usize, &u64)| *row_bytes > 0 && self.banks[layer.index()][bank].is_none();
         match self.row_bytes[layer.index()].iter().enumerate().position(missing) {
             Some(bank) => Err(BankError::NotAttached { layer, bank: BankId::from_index(bank) }),

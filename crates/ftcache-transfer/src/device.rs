@@ -1,7 +1,7 @@
 //! The one trait to hardware: memory, row copies, streams and events.
 //!
-//! Handles are plain numbers, as a driver gives them, so that an engine's own streams can be used as they are. All
-//! calls but [`read`](Device::read) and [`synchronize`](Device::synchronize) only enqueue.
+//! Handles are plain numbers, as a driver gives them, so that an engine's own streams can be used as they are. Calls
+//! only enqueue, but for those that say what they wait for.
 
 use crate::DeviceError;
 
@@ -118,6 +118,13 @@ pub trait Device {
     ///
     /// A stream that is not of this device; whatever failed since the last call.
     fn synchronize(&mut self, stream: Stream) -> Result<(), DeviceError>;
+
+    /// Returns when everything enqueued on any stream is done.
+    ///
+    /// # Errors
+    ///
+    /// Whatever failed since the last call.
+    fn synchronize_all(&mut self) -> Result<(), DeviceError>;
 
     /// Enqueues a copy of rows.
     ///

@@ -53,20 +53,24 @@ pub enum DeviceError {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BankError {
-    /// The model has no such layer or bank.
-    #[error("layer {layer} bank {bank}: the model has {layer_count} layers and {bank_count} banks")]
-    Unknown {
+    /// The model has no such layer.
+    #[error("no layer {layer}: the model has {layer_count} layers")]
+    UnknownLayer {
         /// The layer.
         layer: LayerId,
-        /// The bank.
-        bank: BankId,
         /// Layers of the model.
         layer_count: usize,
+    },
+    /// The model has no such bank.
+    #[error("no bank {bank}: the model has {bank_count} banks")]
+    UnknownBank {
+        /// The bank.
+        bank: BankId,
         /// Banks of the model.
         bank_count: usize,
     },
     /// The layer does not read this bank.
-    #[error("layer {layer} bank {bank}: its rows have 0 bytes, there is nothing to attach")]
+    #[error("layer {layer} bank {bank}: the layer does not read this bank")]
     Unread {
         /// The layer.
         layer: LayerId,
@@ -113,6 +117,17 @@ pub enum BankError {
         /// The bank.
         bank: BankId,
     },
+}
+
+/// Rows that were not attached.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum AttachError {
+    /// They cannot serve the bank.
+    #[error(transparent)]
+    Bank(#[from] BankError),
+    /// The device failed while those before them were still read.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
 }
 
 /// A plan that was not carried out: the slots it names hold nothing that may be read.

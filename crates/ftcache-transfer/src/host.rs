@@ -7,31 +7,17 @@
 //! *Unsafe*, relying on one promise: the sources of a copy stay readable and unchanged until its stream has been
 //! synchronised ([`Device::copy_rows`]). Targets are checked against the memory they lie in.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use crate::{Device, DeviceError, Event, Memory, RowCopy, Stream};
 
 #[derive(Debug)]
 enum Operation {
     Copy(RowCopy),
-    /// The `count`-th record of an event.
-    Record {
-        event: usize,
-        count: u64,
-    },
-    /// Go on once the event's `count`-th record has passed.
-    Wait {
-        event: usize,
-        count: u64,
-    },
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct EventState {
-    /// Records enqueued.
-    recorded: u64,
-    /// The last record that was reached.
-    passed: u64,
+    /// The record of this number is reached.
+    Record(u64),
+    /// Go on once the record of this number has been reached.
+    Wait(u64),
 }
 
 /// How enqueued work is done.
@@ -51,7 +37,12 @@ pub struct HostDevice {
     used_bytes: u64,
     /// Index 0 is the default stream.
     streams: Vec<VecDeque<Operation>>,
-    events: Vec<EventState>,
+    /// The number of each event's last record; 0 if it has none.
+    events: Vec<u64>,
+    next_record: u64,
+    /// Records enqueued and not reached. An event may be recorded on several streams, which go on in any order, so each
+    /// record is kept by itself.
+    unreached: HashSet<u64>,
     order: Order,
     /// Copies until the one that is to fail.
     fail_in: Option<u64>,
@@ -71,6 +62,8 @@ impl HostDevice {
             used_bytes: 0,
             streams: vec![VecDeque::new()],
             events: Vec::new(),
+            next_record: 1,
+            unreached: HashSet::new(),
             order: Order::AtOnce,
             fail_in: None,
         }
@@ -124,8 +117,10 @@ impl HostDevice {
     fn execute(&mut self, operation: Operation) {
         match operation {
             Operation::Copy(copy) => self.execute_copy(&copy),
-            Operation::Record { event, count } => self.events[event].passed = count,
-            Operation::Wait { event, count } => debug_assert!(self.events[event].passed >= count),
+            Operation::Record(record) => {
+                self.unreached.remove(&record);
+            }
+            Operation::Wait(record) => debug_assert!(!self.unreached.contains(&record)),
         }
     }
 
@@ -162,10 +157,14 @@ impl HostDevice {
         }
     }
 
+    fn drain_all(&mut self) {
+        self.drain(|streams| streams.iter().all(VecDeque::is_empty));
+    }
+
     fn may_go_on(&self, stream: usize) -> bool {
         match self.streams[stream].front() {
             None => false,
-            Some(Operation::Wait { event, count }) => self.events[*event].passed >= *count,
+            Some(Operation::Wait(record)) => !self.unreached.contains(record),
             Some(_) => true,
         }
     }
@@ -190,7 +189,8 @@ impl Device for HostDevice {
     }
 
     fn allocate(&mut self, bytes: u64) -> Result<Memory, DeviceError> {
-        let free_bytes = self.limit_bytes - self.used_bytes;
+        // A limit may be set below what is allocated already.
+        let free_bytes = self.limit_bytes.saturating_sub(self.used_bytes);
         let out_of_memory = DeviceError::OutOfMemory { wanted_bytes: bytes, free_bytes };
         if bytes > free_bytes {
             return Err(out_of_memory);
@@ -207,7 +207,7 @@ impl Device for HostDevice {
     }
 
     fn free(&mut self, memory: Memory) {
-        self.drain(|streams| streams.iter().all(VecDeque::is_empty));
+        self.drain_all();
         if let Some(bytes) = self.memories.remove(&memory.0) {
             self.used_bytes -= bytes.len() as u64;
         }
@@ -223,29 +223,35 @@ impl Device for HostDevice {
     }
 
     fn create_event(&mut self) -> Result<Event, DeviceError> {
-        self.events.push(EventState::default());
+        self.events.push(0);
         Ok(Event(self.events.len() as u64 - 1))
     }
 
     fn record(&mut self, event: Event, stream: Stream) -> Result<(), DeviceError> {
         let (event, stream) = (self.event_index(event)?, self.stream_index(stream)?);
-        self.events[event].recorded += 1;
-        let count = self.events[event].recorded;
-        self.enqueue(stream, Operation::Record { event, count });
+        let record = self.next_record;
+        self.next_record += 1;
+        self.events[event] = record;
+        self.unreached.insert(record);
+        self.enqueue(stream, Operation::Record(record));
         Ok(())
     }
 
     fn wait(&mut self, stream: Stream, event: Event) -> Result<(), DeviceError> {
         let (event, stream) = (self.event_index(event)?, self.stream_index(stream)?);
         // The point waited for is the last one recorded by now, not one recorded later.
-        let count = self.events[event].recorded;
-        self.enqueue(stream, Operation::Wait { event, count });
+        self.enqueue(stream, Operation::Wait(self.events[event]));
         Ok(())
     }
 
     fn synchronize(&mut self, stream: Stream) -> Result<(), DeviceError> {
         let stream = self.stream_index(stream)?;
         self.drain(|streams| streams[stream].is_empty());
+        Ok(())
+    }
+
+    fn synchronize_all(&mut self) -> Result<(), DeviceError> {
+        self.drain_all();
         Ok(())
     }
 
@@ -271,7 +277,7 @@ impl Device for HostDevice {
     }
 
     fn read(&mut self, memory: Memory, offset: u64, target: &mut [u8]) -> Result<(), DeviceError> {
-        self.drain(|streams| streams.iter().all(VecDeque::is_empty));
+        self.drain_all();
         let source = self.memory(memory)?;
         let (bytes, memory_bytes) = (target.len() as u64, source.len() as u64);
         if offset.saturating_add(bytes) > memory_bytes {

@@ -3,6 +3,7 @@
 //! A [`Device`] is memory, streams and events; [`Arenas`] are its slots, [`Banks`] the rows on the host. [`apply`]
 //! carries a plan out: neighbouring rows go as one run, and every bank gets its row before the plan counts as done.
 //! Whoever calls it commits the plan's ticket on success and aborts it on an error, so a slot is complete or free.
+//! [`Loader`] owns all of them, so that rows outlive the copies that read them.
 //!
 //! Everything is ordered by streams. With one stream, what the engine enqueued before has read the old rows before
 //! they are overwritten, and what it enqueues afterwards sees the new ones. With a stream of its own for copies:
@@ -20,12 +21,14 @@ mod bank;
 mod device;
 mod error;
 mod host;
+mod loader;
 mod runs;
 
 pub use apply::{Fences, Streams, apply};
 pub use arena::Arenas;
 pub use bank::{Banks, HostRows};
 pub use device::{Device, DeviceSpan, Event, HostSpan, Memory, RowCopy, Stream};
-pub use error::{ApplyError, BankError, DeviceError};
+pub use error::{ApplyError, AttachError, BankError, DeviceError};
 pub use host::HostDevice;
+pub use loader::Loader;
 pub use runs::{Run, runs};

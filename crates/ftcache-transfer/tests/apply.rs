@@ -324,10 +324,10 @@ fn what_a_bank_refuses_says_so_with_its_numbers() {
         banks.check_layer(zero).unwrap_err().to_string(),
     ];
     insta::assert_snapshot!(errors.join("\n"), @"
-    layer 2 bank 0: the model has 2 layers and 2 banks
-    layer 0 bank 2: the model has 2 layers and 2 banks
-    layer 4294967295 bank 4294967295: the model has 2 layers and 2 banks
-    layer 1 bank 1: its rows have 0 bytes, there is nothing to attach
+    no layer 2: the model has 2 layers
+    no bank 2: the model has 2 banks
+    no layer 4294967295: the model has 2 layers
+    layer 1 bank 1: the layer does not read this bank
     layer 0 bank 0: a stride of 9 bytes is less than the row's 10
     layer 0 bank 0: 4 rows of 10 bytes at a stride of 10 need 40 bytes; 39 are given
     layer 0 bank 1: 4 rows of 2 bytes at a stride of 3 need 11 bytes; 10 are given

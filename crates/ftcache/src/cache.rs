@@ -1,8 +1,8 @@
 //! The one handle: geometry, residency, device and banks, and what an engine asks of each.
 
-use ftcache_policy::{BankId, ExpertId, Geometry, LayerId, PoolId, SlotId};
+use ftcache_policy::{BankId, ExpertId, Geometry, LayerId, Pool, PoolId, SlotId, SlotRange};
 use ftcache_residency as residency;
-use ftcache_transfer::{Arenas, BankError, Banks, Device, DeviceSpan, Fences, HostRows};
+use ftcache_transfer::{BankError, Device, HostRows, Loader, Stream};
 
 use crate::Error;
 
@@ -25,12 +25,8 @@ pub struct SlotSpan {
 /// is where; one thread at a time.
 #[derive(Debug)]
 pub struct Cache<D: Device> {
-    pub(crate) geometry: Geometry,
     pub(crate) residency: residency::Cache,
-    pub(crate) device: D,
-    pub(crate) arenas: Arenas,
-    pub(crate) fences: Fences,
-    pub(crate) banks: Banks,
+    pub(crate) loader: Loader<D>,
     /// The last step's plan; its buffers serve the next.
     pub(crate) plan: residency::Plan,
     /// Reused for ids that an engine gives in its own form.
@@ -45,32 +41,28 @@ impl<D: Device> Cache<D> {
     /// # Errors
     ///
     /// The device has not the memory, with the bytes wanted and free; nothing stays allocated then.
-    pub fn new(geometry: Geometry, mut device: D) -> Result<Self, Error> {
-        let fences = Fences::new(&mut device)?;
-        let arenas = Arenas::allocate(&mut device, &geometry)?;
+    pub fn new(geometry: Geometry, device: D) -> Result<Self, Error> {
         let route_count = geometry.model().top_k() as usize * geometry.constraints().request_count as usize;
+        let mut residency = residency::Cache::new(&geometry);
+        residency.reserve(route_count);
         Ok(Self {
-            residency: residency::Cache::new(&geometry),
-            banks: Banks::new(geometry.model()),
+            residency,
             plan: residency::Plan::with_capacity(route_count),
             routes: Vec::with_capacity(route_count),
             bytes_of_layer: vec![0; geometry.model().layer_count()],
-            geometry,
-            device,
-            arenas,
-            fences,
+            loader: Loader::new(geometry, device)?,
         })
     }
 
     /// Attaches the rows of one bank of a layer, in any order; again after an engine has moved them.
     ///
-    /// Residents stay: the new rows must be the same bytes.
+    /// Residents stay: the new rows must be the same bytes. Attaching again waits until nothing reads the rows before.
     ///
     /// # Errors
     ///
     /// An unknown layer or bank, a stride below the row's width, or fewer bytes than the experts' rows take.
     pub fn attach(&mut self, layer: LayerId, bank: BankId, rows: HostRows) -> Result<(), Error> {
-        Ok(self.banks.attach(layer, bank, rows)?)
+        Ok(self.loader.attach(layer, bank, rows)?)
     }
 
     /// Whether a layer can be loaded: it has rows in every bank it reads.
@@ -80,12 +72,12 @@ impl<D: Device> Cache<D> {
     /// An unknown layer, or the first bank that is not attached.
     pub fn check_attached(&self, layer: LayerId) -> Result<(), Error> {
         self.residency.pool_of(layer)?;
-        Ok(self.banks.check_layer(layer)?)
+        Ok(self.loader.check_layer(layer)?)
     }
 
     /// The geometry it was made with.
     pub fn geometry(&self) -> &Geometry {
-        &self.geometry
+        self.loader.geometry()
     }
 
     /// Who is where.
@@ -95,12 +87,25 @@ impl<D: Device> Cache<D> {
 
     /// The device.
     pub fn device(&self) -> &D {
-        &self.device
+        self.loader.device()
     }
 
-    /// The device, for streams of the engine's own.
-    pub fn device_mut(&mut self) -> &mut D {
-        &mut self.device
+    /// A new stream of the device.
+    ///
+    /// # Errors
+    ///
+    /// The device's.
+    pub fn create_stream(&mut self) -> Result<Stream, Error> {
+        Ok(self.loader.create_stream()?)
+    }
+
+    /// Returns when everything enqueued on a stream is done.
+    ///
+    /// # Errors
+    ///
+    /// The device's.
+    pub fn synchronize(&mut self, stream: Stream) -> Result<(), Error> {
+        Ok(self.loader.synchronize(stream)?)
     }
 
     /// Where the slots of a pool lie in one bank, or `None` if its layers do not read that bank.
@@ -109,12 +114,11 @@ impl<D: Device> Cache<D> {
     ///
     /// An unknown pool or bank.
     pub fn slots(&self, pool: PoolId, bank: BankId) -> Result<Option<SlotSpan>, Error> {
-        self.check_slot(pool, SlotId::new(0))?;
-        let Some(span) = self.device_span(pool, bank, SlotId::new(0))? else { return Ok(None) };
-        let address = self.device.address(span.memory)? + span.offset;
-        let row_bytes = self.geometry.pool(pool).ranges()[bank.index()].row_bytes;
-        let slot_count = self.geometry.pool(pool).slot_count();
-        Ok(Some(SlotSpan { address, stride: span.stride, row_bytes, slot_count }))
+        let pool_geometry = self.check_pool(pool)?;
+        let (range, slot_count) = (*check_bank(pool_geometry, bank)?, pool_geometry.slot_count());
+        let Some(span) = self.loader.slot(pool, bank, SlotId::new(0)) else { return Ok(None) };
+        let address = self.device().address(span.memory)? + span.offset;
+        Ok(Some(SlotSpan { address, stride: range.stride, row_bytes: range.row_bytes, slot_count }))
     }
 
     /// Reads one row of a slot back, once everything enqueued is done: for tests and for `replay`.
@@ -125,13 +129,12 @@ impl<D: Device> Cache<D> {
     pub fn read_row(&mut self, layer: LayerId, bank: BankId, slot: SlotId, target: &mut [u8]) -> Result<(), Error> {
         let pool = self.residency.pool_of(layer)?;
         self.check_slot(pool, slot)?;
-        let span = self.device_span(pool, bank, slot)?;
-        let row_bytes = self.geometry.model().row_bytes(layer, bank);
-        let given = target.len() as u64;
-        match span {
-            Some(span) if row_bytes == given => Ok(self.device.read(span.memory, span.offset, target)?),
-            _ => Err(Error::RowBytes { layer, bank, row_bytes, given }),
+        let (row_bytes, given) = (check_bank(self.geometry().pool(pool), bank)?.row_bytes, target.len() as u64);
+        let span = self.loader.slot(pool, bank, slot).ok_or(BankError::Unread { layer, bank })?;
+        if row_bytes != given {
+            return Err(Error::RowBytes { layer, bank, row_bytes, given });
         }
+        Ok(self.loader.read(&span, target)?)
     }
 
     /// Frees a slot, so that its expert is copied anew when it is next routed to. Returns who lost it.
@@ -158,25 +161,18 @@ impl<D: Device> Cache<D> {
         self.residency.reset();
     }
 
-    fn device_span(&self, pool: PoolId, bank: BankId, slot: SlotId) -> Result<Option<DeviceSpan>, Error> {
-        let (layer_count, bank_count) = (self.geometry.model().layer_count(), self.geometry.model().bank_count());
-        if bank.index() >= bank_count {
-            let layer = self.geometry.pool(pool).layers()[0];
-            return Err(BankError::Unknown { layer, bank, layer_count, bank_count }.into());
-        }
-        Ok(self.arenas.slots(&self.geometry, pool, bank, slot))
+    pub(crate) fn check_pool(&self, pool: PoolId) -> Result<&Pool, Error> {
+        let pools = self.geometry().pools();
+        pools.get(pool.index()).ok_or(Error::UnknownPool { pool, pool_count: pools.len() })
     }
 
-    pub(crate) fn check_slot(&self, pool: PoolId, slot: SlotId) -> Result<(), Error> {
-        let pool_count = self.geometry.pools().len();
-        let slot_count = self.geometry.pools().get(pool.index()).map_or(0, |pool| pool.slot_count());
-        if slot.get() < slot_count { Ok(()) } else { Err(Error::UnknownSlot { pool, slot, pool_count, slot_count }) }
+    fn check_slot(&self, pool: PoolId, slot: SlotId) -> Result<(), Error> {
+        let slot_count = self.check_pool(pool)?.slot_count();
+        if slot.get() < slot_count { Ok(()) } else { Err(Error::UnknownSlot { pool, slot, slot_count }) }
     }
 }
 
-impl<D: Device> Drop for Cache<D> {
-    fn drop(&mut self) {
-        // Freeing waits for what is enqueued, so no copy lands in memory that was given back.
-        self.arenas.free(&mut self.device);
-    }
+fn check_bank(pool: &Pool, bank: BankId) -> Result<&SlotRange, Error> {
+    let unknown = BankError::UnknownBank { bank, bank_count: pool.ranges().len() };
+    Ok(pool.ranges().get(bank.index()).ok_or(unknown)?)
 }

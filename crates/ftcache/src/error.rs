@@ -2,7 +2,7 @@
 
 use ftcache_policy::{BankId, LayerId, PoolId, SlotId};
 use ftcache_residency::EnsureError;
-use ftcache_transfer::{ApplyError, BankError, DeviceError};
+use ftcache_transfer::{ApplyError, AttachError, BankError, DeviceError};
 use thiserror::Error;
 
 /// A call that was refused. Unless it says otherwise, the cache is as it was before.
@@ -33,16 +33,22 @@ pub enum Error {
     /// The step's rows were not copied. The slots that the error names are free now; the step may be tried again.
     #[error(transparent)]
     Apply(#[from] ApplyError),
-    /// No such pool or slot.
-    #[error("pool {pool} slot {slot}: the cache has {pool_count} pools, and that pool {slot_count} slots")]
+    /// No such pool.
+    #[error("no pool {pool}: the cache has {pool_count} pools")]
+    UnknownPool {
+        /// The pool.
+        pool: PoolId,
+        /// Pools of the cache.
+        pool_count: usize,
+    },
+    /// No such slot.
+    #[error("no slot {slot}: pool {pool} has {slot_count} slots")]
     UnknownSlot {
         /// The pool.
         pool: PoolId,
         /// The slot.
         slot: SlotId,
-        /// Pools of the cache.
-        pool_count: usize,
-        /// Slots of the pool; zero if there is no such pool.
+        /// Slots of the pool.
         slot_count: u32,
     },
     /// A row that has not as many bytes as the place it is to be read to.
@@ -57,4 +63,13 @@ pub enum Error {
         /// Bytes given.
         given: u64,
     },
+}
+
+impl From<AttachError> for Error {
+    fn from(error: AttachError) -> Self {
+        match error {
+            AttachError::Bank(error) => error.into(),
+            AttachError::Device(error) => error.into(),
+        }
+    }
 }

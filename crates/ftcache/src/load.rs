@@ -2,7 +2,7 @@
 
 use ftcache_policy::{ExpertId, LayerId, SlotId};
 use ftcache_residency as residency;
-use ftcache_transfer::{Device, Stream, Streams, apply};
+use ftcache_transfer::{Device, Stream, Streams};
 
 use crate::{Cache, Error};
 
@@ -22,8 +22,9 @@ impl<D: Device> Cache<D> {
     /// [`SlotId::ABSENT`] for a route that is [`ExpertId::ABSENT`].
     ///
     /// Nothing is waited for: copies are enqueued on the copy stream, behind what the compute stream was given before,
-    /// and what the compute stream is given afterwards comes behind the copies. A step without a miss enqueues nothing
-    /// and allocates nothing.
+    /// and what the compute stream is given afterwards comes behind the copies. A step without a miss enqueues nothing,
+    /// and allocates nothing once there was one as wide, or if it is no wider than the requests of the geometry. So all
+    /// steps that share a pool are to name one compute stream: another one is not ordered behind rows on their way.
     ///
     /// # Errors
     ///
@@ -34,9 +35,7 @@ impl<D: Device> Cache<D> {
         // Before anything is decided: a layer without rows must not take slots from one that has them.
         self.check_attached(layer)?;
         let ticket = self.residency.ensure(layer, routes, &mut self.plan)?;
-        let applied =
-            apply(&mut self.device, streams, &self.fences, &self.geometry, &self.arenas, &self.banks, ticket.plan());
-        match applied {
+        match self.loader.apply(streams, ticket.plan()) {
             Ok(bytes) => {
                 ticket.commit();
                 self.bytes_of_layer[layer.index()] += bytes;
@@ -63,8 +62,9 @@ impl<D: Device> Cache<D> {
         ids: impl IntoIterator<Item = i64>,
         absent: Option<i64>,
     ) -> Result<&[SlotId], Error> {
+        self.check_attached(layer)?;
         let mut routes = std::mem::take(&mut self.routes);
-        let read = read_ids(&mut routes, layer, self.geometry.model().expert_count(), ids, absent);
+        let read = read_ids(&mut routes, layer, self.geometry().model().expert_count(), ids, absent);
         let loaded = read.and_then(|()| self.load_on(streams, layer, &routes).map(|_| ()));
         self.routes = routes;
         loaded.map(|()| self.plan.slots())

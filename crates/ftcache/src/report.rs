@@ -41,13 +41,12 @@ impl<D: Device> Cache<D> {
     ///
     /// An unknown pool.
     pub fn pool_stats(&self, pool: PoolId) -> Result<Stats, Error> {
-        self.check_slot(pool, ftcache_policy::SlotId::new(0))?;
-        Ok(self.sum(self.geometry.pool(pool).layers().iter().copied()))
+        Ok(self.sum(self.check_pool(pool)?.layers().iter().copied()))
     }
 
     /// Statistics over all layers.
     pub fn stats(&self) -> Stats {
-        self.sum(self.geometry.model().layer_ids())
+        self.sum(self.geometry().model().layer_ids())
     }
 
     /// Starts the statistics over; residency is not touched.

@@ -47,7 +47,7 @@ fn fail_at_every_copy(scope: Scope, forked: bool, seed: Option<u64>) -> u64 {
         let context = format!("{scope:?}, forked {forked}, seed {seed:?}, copy {index}");
         let mut world = warm_world(scope, seed.map_or_else(HostDevice::new, HostDevice::deferred));
         let streams = match forked {
-            true => Streams { compute: Stream::DEFAULT, copy: world.cache.device_mut().create_stream().unwrap() },
+            true => Streams { compute: Stream::DEFAULT, copy: world.cache.create_stream().unwrap() },
             false => ONE,
         };
         let distinct: BTreeSet<u32> = STEP.into_iter().collect();
@@ -122,7 +122,7 @@ fn failures_again_and_again_never_make_a_wrong_hit() {
     let mut rng = ftcache_testkit::Rng::new(41);
     for seed in 0..20 {
         let mut world = warm_world(Scope::Unified, HostDevice::deferred(seed));
-        let copy = world.cache.device_mut().create_stream().unwrap();
+        let copy = world.cache.create_stream().unwrap();
         for step in 0..60 {
             let context = format!("seed {seed} step {step}");
             world.device.get_mut().host.fail_copy_after(rng.below(12));

@@ -70,6 +70,10 @@ impl Device for Watched {
         self.host.synchronize(stream)
     }
 
+    fn synchronize_all(&mut self) -> Result<(), DeviceError> {
+        self.host.synchronize_all()
+    }
+
     unsafe fn copy_rows(&mut self, stream: Stream, copy: &RowCopy) -> Result<(), DeviceError> {
         self.enqueued += 1;
         self.copies.push((stream, *copy));
@@ -169,7 +173,8 @@ impl World {
         let routes: Vec<ExpertId> = routes.iter().copied().map(ExpertId::new).collect();
         let ticket = self.residency.ensure(LayerId::new(layer), &routes, &mut self.plan).expect("a step that fits");
         let Self { geometry, device, fences, arenas, banks, .. } = self;
-        let applied = apply(device, streams, fences, geometry, arenas, banks, ticket.plan());
+        // SAFETY: the banks live as long as the device, and rows are not attached anew between steps.
+        let applied = unsafe { apply(device, streams, fences, geometry, arenas, banks, ticket.plan()) };
         match applied {
             Ok(_) => ticket.commit(),
             Err(_) => ticket.abort(),

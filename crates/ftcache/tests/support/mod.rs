@@ -90,6 +90,11 @@ impl Device for Watched {
         self.get_mut().host.synchronize(stream)
     }
 
+    fn synchronize_all(&mut self) -> Result<(), DeviceError> {
+        self.get_mut().waited += 1;
+        self.get_mut().host.synchronize_all()
+    }
+
     unsafe fn copy_rows(&mut self, stream: Stream, copy: &RowCopy) -> Result<(), DeviceError> {
         let mut state = self.get_mut();
         state.enqueued += 1;
