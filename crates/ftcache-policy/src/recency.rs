@@ -24,13 +24,41 @@ fn join(nodes: &mut [Node], previous: u32, next: u32) {
     nodes[next as usize].previous = previous;
 }
 
-/// Puts a slot that is in no list at the tail.
-#[inline]
-fn append(nodes: &mut [Node], slot: u32, stamp: u64) {
-    let sentinel = nodes.len() - 1;
-    let tail = std::mem::replace(&mut nodes[sentinel].previous, slot);
-    nodes[tail as usize].next = slot;
-    nodes[slot as usize] = Node { stamp, previous: tail, next: sentinel as u32 };
+/// The list while a step appends to it. The nodes' bounds and the last slot stay in registers; the sentinel learns of
+/// the last slot at the end.
+struct Tail<'a> {
+    nodes: &'a mut [Node],
+    sentinel: u32,
+    last: u32,
+}
+
+impl<'a> Tail<'a> {
+    #[inline]
+    fn new(nodes: &'a mut [Node]) -> Self {
+        let sentinel = nodes.len() as u32 - 1;
+        let last = nodes[sentinel as usize].previous;
+        Self { nodes, sentinel, last }
+    }
+
+    /// Takes a slot with these neighbours off the list.
+    #[inline]
+    fn unlink(&mut self, slot: u32, previous: u32, next: u32) {
+        join(self.nodes, previous, next);
+        self.last = if slot == self.last { previous } else { self.last };
+    }
+
+    /// Puts a slot that is in no list behind the last.
+    #[inline]
+    fn append(&mut self, slot: u32, stamp: u64) {
+        self.nodes[slot as usize] = Node { stamp, previous: self.last, next: self.sentinel };
+        self.nodes[self.last as usize].next = slot;
+        self.last = slot;
+    }
+
+    #[inline]
+    fn close(self) {
+        self.nodes[self.sentinel as usize].previous = self.last;
+    }
 }
 
 /// The recency of one pool's slots.
@@ -92,54 +120,65 @@ impl Recency {
     /// No stamp given before may be above `step`.
     #[inline]
     pub fn touch(&mut self, slots: &[SlotId], step: u64) -> usize {
-        // A slice of its own, so that its bounds stay in registers over the stores.
-        let nodes = &mut self.nodes[..];
+        let mut tail = Tail::new(&mut self.nodes);
         let mut touched = 0;
         for slot in slots {
-            let Node { stamp, previous, next } = nodes[slot.index()];
+            let Node { stamp, previous, next } = tail.nodes[slot.index()];
             debug_assert_ne!(stamp, 0, "slot {slot} is free");
             if stamp == step {
                 continue;
             }
             if stamp != self.oldest_stamp {
-                join(nodes, previous, next);
+                tail.unlink(slot.get(), previous, next);
             }
-            append(nodes, slot.get(), step);
+            tail.append(slot.get(), step);
             touched += 1;
         }
+        tail.close();
         touched
     }
 
-    /// Takes the `count` slots that go first, stamps them with `step` and hands each to `each` with the stamp it had:
-    /// free slots ascending (stamp 0), then those in use by stamp and slot. Returns how many were free.
+    /// Takes the slots that go first, as many as there is room for, and stamps them with `step`. Writes each with the
+    /// stamp it had: free slots ascending (stamp 0), then those in use by stamp and slot. Returns how many were free.
     ///
     /// # Panics
     ///
-    /// If fewer than `count` slots are not stamped with `step`: a step must be counted before it is admitted.
+    /// If all slots that are not stamped with `step` are fewer: a step must be counted before it is admitted.
     #[inline]
-    pub fn take_victims(&mut self, count: usize, step: u64, mut each: impl FnMut(SlotId, u64)) -> usize {
-        let nodes = &mut self.nodes[..];
-        let free_count = self.free.take_lowest(count, |slot| {
-            append(nodes, slot as u32, step);
-            each(SlotId::from_index(slot), 0);
-        });
-        let mut left = count - free_count;
-        while left > 0 {
+    pub fn take_victims(&mut self, victims: &mut [(SlotId, u64)], step: u64) -> usize {
+        let mut taken = 0;
+        if !self.free.is_empty() {
+            let mut tail = Tail::new(&mut self.nodes);
+            self.free.take_lowest(victims.len(), |slot| {
+                tail.append(slot as u32, step);
+                victims[taken] = (SlotId::from_index(slot), 0);
+                taken += 1;
+            });
+            tail.close();
+        }
+        let free_count = taken;
+        while taken < victims.len() {
             if self.oldest_next == self.oldest.len() {
                 self.take_oldest_off(step);
             }
-            let (nodes, stamp) = (&mut self.nodes[..], self.oldest_stamp);
-            for &slot in &self.oldest[self.oldest_next..] {
-                self.oldest_next += 1;
-                if nodes[slot as usize].stamp == stamp {
-                    append(nodes, slot, step);
-                    each(SlotId::new(slot), stamp);
-                    left -= 1;
-                    if left == 0 {
-                        break;
-                    }
+            let stamp = self.oldest_stamp;
+            let mut tail = Tail::new(&mut self.nodes);
+            let left = &self.oldest[self.oldest_next..];
+            let mut passed = 0;
+            for (&slot, passes) in left.iter().zip(1..) {
+                passed = passes;
+                if tail.nodes[slot as usize].stamp != stamp {
+                    continue;
+                }
+                tail.append(slot, step);
+                victims[taken] = (SlotId::new(slot), stamp);
+                taken += 1;
+                if taken == victims.len() {
+                    break;
                 }
             }
+            self.oldest_next += passed;
+            tail.close();
         }
         free_count
     }

@@ -7,10 +7,10 @@ use ftcache_testkit::Rng;
 
 /// Victims as numbers, with the stamps they had.
 fn take(recency: &mut Recency, count: usize, step: u64) -> Vec<(u32, u64)> {
-    let mut taken = Vec::new();
-    let free_count = recency.take_victims(count, step, |slot, stamp| taken.push((slot.get(), stamp)));
+    let mut taken = vec![(SlotId::ABSENT, 0); count];
+    let free_count = recency.take_victims(&mut taken, step);
     assert_eq!(free_count, taken.iter().filter(|(_, stamp)| *stamp == 0).count());
-    taken
+    taken.into_iter().map(|(slot, stamp)| (slot.get(), stamp)).collect()
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::ops::Range;
 use ftcache_policy::{ExpertId, FlatExpertId, LayerId, SlotId};
 
 /// `expert_of` of a slot that holds nothing.
-pub(crate) const NOBODY: FlatExpertId = FlatExpertId::new(u32::MAX);
+const NOBODY: FlatExpertId = FlatExpertId::new(u32::MAX);
 
 /// The residency: two arrays, inverse of each other.
 #[derive(Debug, Clone)]

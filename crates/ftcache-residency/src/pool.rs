@@ -2,7 +2,7 @@
 
 use ftcache_policy::{BitSet, ExpertId, FlatExpertId, LayerId, PoolId, Recency, SlotId, sort_distinct};
 
-use crate::map::{Map, NOBODY};
+use crate::map::Map;
 use crate::{Copy, EnsureError, Plan, Victim};
 
 /// `slot_of` of an expert that this step has seen to miss and not placed yet.
@@ -15,6 +15,8 @@ pub(crate) struct Scratch {
     hits: Vec<SlotId>,
     /// Distinct misses; as long.
     misses: Vec<u32>,
+    /// The slots they take, with the stamps that those had; as long.
+    victims: Vec<(SlotId, u64)>,
     /// Empty.
     experts: BitSet,
 }
@@ -22,13 +24,14 @@ pub(crate) struct Scratch {
 impl Scratch {
     pub(crate) fn new(expert_count: u32) -> Self {
         let experts = BitSet::new(expert_count as usize);
-        Self { hits: Vec::new(), misses: Vec::new(), experts }
+        Self { hits: Vec::new(), misses: Vec::new(), victims: Vec::new(), experts }
     }
 
     pub(crate) fn widen(&mut self, route_count: usize) {
         if self.hits.len() < route_count {
             self.hits.resize(route_count, SlotId::ABSENT);
             self.misses.resize(route_count, 0);
+            self.victims.resize(route_count, (SlotId::ABSENT, 0));
         }
     }
 }
@@ -62,7 +65,7 @@ impl Pool {
 
         plan.begin(step, layer, self.id, routes);
         scratch.widen(routes.len());
-        let Scratch { hits, misses, experts } = scratch;
+        let Scratch { hits, misses, victims, experts } = scratch;
         let parts = part(routes, map.slots_of_layer_mut(layer), hits, misses);
         let misses = &mut misses[..parts.miss_count];
         // Hits first: stamping them with this step is what keeps them from being chosen below.
@@ -71,25 +74,36 @@ impl Pool {
         plan.distinct_count = hit_count + misses.len();
         if !misses.is_empty() {
             sort_distinct(misses, experts);
-            self.place_misses(step, layer, map, misses, plan);
+            let victims = &mut victims[..misses.len()];
+            self.place_misses(step, layer, map, misses, victims, plan);
         }
         let slot_of = map.slots_of_layer(layer);
-        plan.slots.extend(routes.iter().map(|route| slot_of.get(route.index()).copied().unwrap_or(SlotId::ABSENT)));
+        if parts.absent_count == 0 {
+            plan.slots.extend(routes.iter().map(|route| slot_of[route.index()]));
+        } else {
+            // Ids are checked, so what is outside is absent.
+            plan.slots.extend(routes.iter().map(|route| slot_of.get(route.index()).copied().unwrap_or(SlotId::ABSENT)));
+        }
         Ok(())
     }
 
     /// The i-th of the misses, which ascend, takes the i-th victim.
-    fn place_misses(&mut self, step: u64, layer: LayerId, map: &mut Map, misses: &[u32], plan: &mut Plan) {
-        plan.copies.extend(misses.iter().map(|&row| Copy { slot: SlotId::ABSENT, row: ExpertId::new(row) }));
-        plan.victims.resize(misses.len(), Victim { expert: NOBODY, last_step: 0 });
-        let mut places = map.places(layer, self.first);
-        let mut pairs = plan.copies.iter_mut().zip(&mut plan.victims);
-        let free_count = self.recency.take_victims(misses.len(), step, |slot, last_step| {
-            let (copy, victim) = pairs.next().expect("as many victims as misses");
-            copy.slot = slot;
-            *victim = Victim { expert: places.place(copy.row, slot), last_step };
-        });
+    fn place_misses(
+        &mut self,
+        step: u64,
+        layer: LayerId,
+        map: &mut Map,
+        misses: &[u32],
+        victims: &mut [(SlotId, u64)],
+        plan: &mut Plan,
+    ) {
+        let free_count = self.recency.take_victims(victims, step);
         plan.eviction_count = misses.len() - free_count;
+        let placed = || misses.iter().map(|&row| ExpertId::new(row)).zip(&*victims);
+        plan.copies.extend(placed().map(|(row, &(slot, _))| Copy { slot, row }));
+        let mut places = map.places(layer, self.first);
+        plan.victims
+            .extend(placed().map(|(row, &(slot, last_step))| Victim { expert: places.place(row, slot), last_step }));
     }
 
     fn check_width(&self, layer: LayerId, routes: &[ExpertId], experts: &mut BitSet) -> Result<(), EnsureError> {
