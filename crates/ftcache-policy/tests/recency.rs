@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ftcache_policy::{BitSet, Recency, SlotId};
+use ftcache_policy::{BitSet, Recency, SlotId, sort_distinct};
 use ftcache_testkit::Rng;
 
 /// Victims as numbers, with the stamps they had.
@@ -121,5 +121,23 @@ fn a_bit_set_gives_up_its_lowest() {
         }
         set.clear();
         assert_eq!(set, BitSet::new(bound as usize), "bound {bound}");
+    }
+}
+
+#[test]
+fn distinct_numbers_are_sorted_at_every_length() {
+    let mut rng = Rng::new(1);
+    let mut scratch = BitSet::new(500);
+    for length in (0..40).chain([200, 500]) {
+        let mut numbers: Vec<u32> = (0..500).collect();
+        for index in 0..length {
+            numbers.swap(index, index + rng.below(500 - index as u64) as usize);
+        }
+        numbers.truncate(length);
+        let mut wanted = numbers.clone();
+        wanted.sort_unstable();
+        sort_distinct(&mut numbers, &mut scratch);
+        assert_eq!(numbers, wanted);
+        assert!(scratch.is_empty());
     }
 }
