@@ -77,22 +77,6 @@ impl BitSet {
         true
     }
 
-    /// Takes a number out of the set; whether it was there.
-    #[inline]
-    pub fn remove(&mut self, number: usize) -> bool {
-        let word = &mut self.words[number / WORD_BITS];
-        let before = *word;
-        *word = before & !(1 << (number % WORD_BITS));
-        if *word == before {
-            return false;
-        }
-        self.len -= 1;
-        if *word == 0 {
-            self.unmark(number / WORD_BITS);
-        }
-        true
-    }
-
     /// Takes the lowest numbers out, ascending, as many as `most` of them, and hands each to `each`. Returns how many.
     #[inline]
     pub fn take_lowest(&mut self, most: usize, mut each: impl FnMut(usize)) -> usize {

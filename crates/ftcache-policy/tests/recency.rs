@@ -105,10 +105,9 @@ fn a_bit_set_gives_up_its_lowest() {
         };
         for round in 0..bound.min(1_000) * 3 {
             let number = rng.below(bound) as usize;
-            match rng.below(5) {
+            match rng.below(4) {
                 0 | 1 => assert_eq!(set.insert(number), model.insert(number), "bound {bound} round {round}"),
-                2 => assert_eq!(set.remove(number), model.remove(&number), "bound {bound} round {round}"),
-                3 => {
+                2 => {
                     let most = rng.below(200) as usize;
                     let mut taken = Vec::new();
                     let count = set.take_lowest(most, |number| taken.push(number));
