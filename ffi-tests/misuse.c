@@ -231,6 +231,13 @@ static void steps_that_cannot_be_taken(void) {
     slots.absent_slot = 2;
     REFUSED(ftcache_load(cache, 1, &routes, NULL, &slots), INVALID_ARGUMENT,
             "slots->absent_slot is 2, a slot of pool 0");
+    slots.absent_slot = (int64_t)1 << 32;
+    REFUSED(ftcache_load(cache, 1, &routes, NULL, &slots), INVALID_ARGUMENT,
+            "slots->absent_slot is 4294967296, too much for 4 bytes");
+    slots.absent_slot = -1;
+    routes.absent_id = 0;
+    REFUSED(ftcache_load(cache, 1, &routes, NULL, &slots), INVALID_ARGUMENT,
+            "the id of an absent route is 0, an expert of 0..8");
     routes.has_absent = 2;
     REFUSED(ftcache_load(cache, 1, &routes, NULL, &slots), INVALID_ARGUMENT, "routes->has_absent is 2, not 0 or 1");
     routes.has_absent = 0;
@@ -248,12 +255,19 @@ static void steps_that_cannot_be_taken(void) {
     routes.row_stride_bytes = 0;
     REFUSED(ftcache_load(cache, 1, &routes, NULL, &slots), INVALID_ARGUMENT,
             "routes->ids: 18446744073709551615 rows of 4 do not fit in memory");
+    // Rows of nothing are nothing, however many.
+    routes.row_width = 0;
+    OK(ftcache_load(cache, 1, &routes, NULL, &slots));
+    before = stats_of(cache);
     {
+        // Two misses, of which one would take a slot from an expert.
         ftcache_streams streams = {sizeof streams, 0, (void *)(uintptr_t)77, NULL};
-        const int32_t miss = 7;
-        routes = routes_of(&miss, 1);
-        REFUSED(ftcache_load(cache, 1, &routes, &streams, &slots), INVALID_ARGUMENT,
-                "layer 1 bank 0: stream 77 is not of this device; slot 2 is forgotten");
+        const int32_t misses[] = {6, 7};
+        routes = routes_of(misses, 2);
+        REFUSED(ftcache_load(cache, 1, &routes, &streams, &slots), INVALID_ARGUMENT, "stream 77 is not of this device");
+        streams.compute = NULL;
+        streams.copy = (void *)(uintptr_t)78;
+        REFUSED(ftcache_load(cache, 1, &routes, &streams, &slots), INVALID_ARGUMENT, "stream 78 is not of this device");
     }
 
     // Nothing of all this was counted, and both experts are still where they were.

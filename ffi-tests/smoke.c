@@ -112,6 +112,80 @@ static void forgotten_slots_are_filled_anew(void) {
     ftcache_free(cache);
 }
 
+// Every field of a configuration does something that can be read back.
+static void every_setting_counts(void) {
+    ftcache_model *model = new_model();
+    ftcache_geometry *geometry = NULL;
+    ftcache_geometry_config config = {sizeof config, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    ftcache_geometry_report report = {sizeof report, 0, 0, 0, 0, 0, 0};
+    ftcache_pool_report pool = {sizeof pool, 0, 0, 0, 0, 0, 0, 0};
+    ftcache_slot_range range = {sizeof range, 0, 0, 0, 0, 0, 0};
+    ftcache_slot_span span = {sizeof span, 0, NULL, 0, 0};
+    ftcache *cache = NULL;
+
+    config.slot_count = 14;
+    config.scope = FTCACHE_SCOPE_PER_LAYER;
+    config.request_count = 2;
+    config.slot_limit = 5;
+    config.alignment = 256;
+    config.slot_pad_bytes = 300;
+    config.tail_pad = FTCACHE_TAIL_PAD_BYTES;
+    config.tail_pad_bytes = 700;
+    OK(ftcache_geometry_new(model, &config, &geometry));
+    OK(ftcache_geometry_get(geometry, &report));
+    CHECK(report.pool_count == 3 && report.slot_count == 14 && report.request_limit == 2);
+    OK(ftcache_geometry_pool_get(geometry, 1, &pool));
+    CHECK(pool.layer_count == 1 && pool.min_slots == 4 && pool.max_slots == 5 && pool.slot_count == 5);
+    // A row of 24 bytes and 300 more, rounded up; the pool before has rows of 40.
+    OK(ftcache_geometry_slot_range_get(geometry, 1, 0, &range));
+    CHECK(range.row_bytes == 24 && range.stride == 512 && range.tail_pad_bytes == 768);
+    CHECK(range.offset == 5 * 512 + 768 && range.arena_bytes == 14 * 512 + 3 * 768);
+    CHECK(pool.slot_bytes == 2 * 512 && pool.pool_bytes == 5 * 2 * 512 + 2 * 768);
+    OK(ftcache_new(geometry, NULL, &cache));
+    OK(ftcache_slot_span_get(cache, 1, 0, &span));
+    CHECK((uintptr_t)span.address % 256 == 0 && span.stride == 512 && span.slot_count == 5 && span.row_bytes == 24);
+    ftcache_free(cache);
+    ftcache_geometry_free(geometry);
+    ftcache_model_free(model);
+
+    {
+        // Layers without a tag are alike if the model says so.
+        ftcache_model_config untagged = {sizeof untagged, 2, 4, 2, 1, 0};
+        const uint64_t row_bytes[] = {16, 0};
+        ftcache_layer key = {sizeof key, 2, row_bytes, NULL, 0};
+        memset(&config, 0, sizeof config);
+        config.struct_size = sizeof config;
+        config.slot_count = 4;
+        OK(ftcache_model_new(&untagged, &model));
+        OK(ftcache_model_layer_set(model, 0, &key));
+        OK(ftcache_model_layer_set(model, 1, &key));
+        OK(ftcache_geometry_new(model, &config, &geometry));
+        OK(ftcache_geometry_get(geometry, &report));
+        CHECK(report.pool_count == 1 && report.bank_count == 2);
+        // A bank that nobody reads has no slots.
+        OK(ftcache_new(geometry, NULL, &cache));
+        OK(ftcache_slot_span_get(cache, 0, 1, &span));
+        CHECK(span.address == NULL && span.row_bytes == 0);
+        ftcache_free(cache);
+        ftcache_geometry_free(geometry);
+        ftcache_model_free(model);
+    }
+}
+
+static void evictions_are_counted(void) {
+    ftcache *cache = new_cache(8);
+    int32_t expert;
+    for (expert = 0; expert < 5; expert++) {
+        int32_t slot;
+        ftcache_routes routes = routes_of(&expert, 1);
+        ftcache_slots slots = slots_of(&slot);
+        OK(ftcache_load(cache, 1, &routes, NULL, &slots));
+    }
+    // The wide pool has three slots.
+    CHECK(stats_of(cache).misses == 5 && stats_of(cache).evictions == 2);
+    ftcache_free(cache);
+}
+
 int main(void) {
     CHECK(ftcache_abi_version() == FTCACHE_ABI_VERSION);
     CHECK(strcmp(ftcache_last_error(), "") == 0);
@@ -119,5 +193,7 @@ int main(void) {
     routes_cross_in_any_form();
     a_geometry_says_what_to_set_aside();
     forgotten_slots_are_filled_anew();
+    every_setting_counts();
+    evictions_are_counted();
     return 0;
 }

@@ -13,8 +13,8 @@
  *
  * Conventions
  *
- * A function that can be refused returns an ftcache_status; ftcache_last_error has the reason in one line. Nothing is
- * written to stderr and nothing unwinds into the caller.
+ * A function that can be refused returns an ftcache_status; ftcache_last_error has the reason in one line. Nothing unwinds
+ * into the caller, and nothing is written to stderr but the message of a panic, which is a fault of ours.
  *
  * A struct begins with its struct_size: set it to sizeof, the rest to zeros, then what is wanted. A library of another
  * version reads a shorter struct as followed by zeros, and accepts a longer one whose unknown tail is zeros.
@@ -121,7 +121,7 @@ enum ftcache_device
   : uint32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-    // Ordinary memory: no GPU is needed, and every copy is done when the call returns.
+    // Ordinary memory: no GPU is needed, and every copy is done when the call returns. It has the default stream alone.
     FTCACHE_DEVICE_HOST = 0,
 };
 #ifndef __cplusplus
@@ -289,7 +289,8 @@ typedef struct ftcache_slot_span {
     uint32_t struct_size;
     // Slots.
     uint32_t slot_count;
-    // Device address of slot 0. It does not move as long as the cache lives.
+    // Device address of slot 0, a multiple of the geometry's alignment and of 64 if no pool lies before. It does not move
+    // as long as the cache lives.
     void *address;
     // Bytes from one slot to the next.
     uint64_t stride;
@@ -313,7 +314,7 @@ typedef struct ftcache_routes {
     uint64_t row_width;
     // Bytes from one row's first id to the next row's; 0 means rows without gaps.
     uint64_t row_stride_bytes;
-    // The id of a route that is not for this device, if has_absent is 1.
+    // The id of a route that is not for this device, if has_absent is 1. It must not be an expert's.
     int64_t absent_id;
     // 1 if ids may be absent_id; 0 if every id must be an expert.
     uint32_t has_absent;
@@ -321,7 +322,7 @@ typedef struct ftcache_routes {
     uint32_t reserved;
 } ftcache_routes;
 
-// The engine's own streams.
+// The engine's own streams. FTCACHE_DEVICE_HOST has the default stream alone, so both are NULL there.
 typedef struct ftcache_streams {
     // sizeof(ftcache_streams).
     uint32_t struct_size;
@@ -343,7 +344,8 @@ typedef struct ftcache_slots {
     void *slots;
     // Bytes from one row's first slot to the next row's; 0 means rows without gaps.
     uint64_t row_stride_bytes;
-    // What is written for a route that is absent. It must not be a slot of the pool: no slot is given out twice.
+    // What is written for a route that is absent: a number of slot_bytes bytes that is no slot of the pool, since no slot
+    // is given out twice.
     int64_t absent_slot;
 } ftcache_slots;
 
@@ -521,7 +523,7 @@ void ftcache_free(struct ftcache *cache);
 // streams may be NULL: the default stream then does both.
 //
 // On FTCACHE_STATUS_OUT_OF_RANGE, FTCACHE_STATUS_STEP_TOO_WIDE and FTCACHE_STATUS_NOT_ATTACHED nothing has changed. On
-// FTCACHE_STATUS_DEVICE the slots of the step's misses are free and the step may be tried again. In every case but
+// FTCACHE_STATUS_DEVICE the slots of the step's misses are free, and the step may be tried again. In every case but
 // FTCACHE_STATUS_OK the caller's slots are as they were.
 //
 // Requires: cache came from ftcache_new; routes, streams and slots point to structs of their struct_size, and the memory that

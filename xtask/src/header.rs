@@ -23,8 +23,8 @@ const INTRODUCTION: &str = "\
  *
  * Conventions
  *
- * A function that can be refused returns an ftcache_status; ftcache_last_error has the reason in one line. Nothing is
- * written to stderr and nothing unwinds into the caller.
+ * A function that can be refused returns an ftcache_status; ftcache_last_error has the reason in one line. Nothing unwinds
+ * into the caller, and nothing is written to stderr but the message of a panic, which is a fault of ours.
  *
  * A struct begins with its struct_size: set it to sizeof, the rest to zeros, then what is wanted. A library of another
  * version reads a shorter struct as followed by zeros, and accepts a longer one whose unknown tail is zeros.

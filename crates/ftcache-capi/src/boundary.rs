@@ -54,7 +54,7 @@ impl From<Error> for Failure {
             Error::Ensure(_) | Error::UnknownId { .. } => ftcache_status::OutOfRange,
             Error::UnknownPool { .. } | Error::UnknownSlot { .. } => ftcache_status::OutOfRange,
             Error::Bank(BankError::UnknownLayer { .. } | BankError::UnknownBank { .. }) => ftcache_status::OutOfRange,
-            Error::Bank(_) | Error::RowBytes { .. } => ftcache_status::InvalidArgument,
+            Error::Bank(_) | Error::RowBytes { .. } | Error::AbsentId { .. } => ftcache_status::InvalidArgument,
             Error::Device(error) => device(error),
             Error::Apply(error) => device(&error.source),
             _ => ftcache_status::Device,
@@ -67,24 +67,24 @@ thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
 }
 
+// While a thread ends its message is gone, and a call from a destructor must not bring the process down for it.
+
 fn set_last_error(message: &str) {
     // A message never holds a zero of ours; one that came in by a tag or a path ends the text there.
     let text = message.split('\0').next().unwrap_or_default();
     let text = CString::new(text).unwrap_or_default();
-    LAST_ERROR.with(|last| *last.borrow_mut() = text);
+    let _ = LAST_ERROR.try_with(|last| *last.borrow_mut() = text);
 }
 
 pub(crate) fn last_error() -> *const c_char {
-    LAST_ERROR.with(|last| last.borrow().as_ptr())
+    LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
 /// # Safety
 ///
 /// `buffer` points to `capacity` writable bytes, or `capacity` is 0.
 pub(crate) unsafe fn copy_last_error(buffer: *mut c_char, capacity: usize) -> usize {
-    LAST_ERROR.with(|last| {
-        let last = last.borrow();
-        let bytes = last.as_bytes();
+    let copy = |bytes: &[u8]| {
         if capacity > 0 && !buffer.is_null() {
             let length = bytes.len().min(capacity - 1);
             // SAFETY: `length + 1 <= capacity` bytes are writable by the caller's word, and the message is ours alone.
@@ -93,7 +93,8 @@ pub(crate) unsafe fn copy_last_error(buffer: *mut c_char, capacity: usize) -> us
             unsafe { buffer.wrapping_add(length).write(0) };
         }
         bytes.len() + 1
-    })
+    };
+    LAST_ERROR.try_with(|last| copy(last.borrow().as_bytes())).unwrap_or_else(|_| copy(b""))
 }
 
 /// Runs a body that touches no shared handle; a panic becomes a status.

@@ -324,7 +324,10 @@ pub unsafe extern "C" fn ftcache_geometry_slot_range_get(
 /// Frees a geometry; NULL is accepted.
 #[unsafe(no_mangle)]
 pub extern "C" fn ftcache_geometry_free(geometry: Option<Box<ftcache_geometry>>) {
-    drop(geometry);
+    let _ = guard(|| {
+        drop(geometry);
+        Ok(())
+    });
 }
 
 fn known_pool(geometry: &Geometry, pool: u32) -> Result<&Pool, Failure> {

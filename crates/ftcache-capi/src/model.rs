@@ -150,5 +150,8 @@ pub unsafe extern "C" fn ftcache_model_layer_set(
 /// Frees a model; NULL is accepted. Geometries that were made of it stay.
 #[unsafe(no_mangle)]
 pub extern "C" fn ftcache_model_free(model: Option<Box<ftcache_model>>) {
-    drop(model);
+    let _ = guard(|| {
+        drop(model);
+        Ok(())
+    });
 }

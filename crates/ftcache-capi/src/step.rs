@@ -26,7 +26,7 @@ pub struct ftcache_routes {
     pub row_width: u64,
     /// Bytes from one row's first id to the next row's; 0 means rows without gaps.
     pub row_stride_bytes: u64,
-    /// The id of a route that is not for this device, if has_absent is 1.
+    /// The id of a route that is not for this device, if has_absent is 1. It must not be an expert's.
     pub absent_id: i64,
     /// 1 if ids may be absent_id; 0 if every id must be an expert.
     pub has_absent: u32,
@@ -49,14 +49,15 @@ pub struct ftcache_slots {
     pub slots: *mut c_void,
     /// Bytes from one row's first slot to the next row's; 0 means rows without gaps.
     pub row_stride_bytes: u64,
-    /// What is written for a route that is absent. It must not be a slot of the pool: no slot is given out twice.
+    /// What is written for a route that is absent: a number of slot_bytes bytes that is no slot of the pool, since no slot
+    /// is given out twice.
     pub absent_slot: i64,
 }
 
 // SAFETY: `repr(C)`, a `u32` first, integers and pointers only; NULL is a value of a pointer.
 unsafe impl Sized32 for ftcache_slots {}
 
-/// The engine's own streams.
+/// The engine's own streams. FTCACHE_DEVICE_HOST has the default stream alone, so both are NULL there.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct ftcache_streams {
@@ -84,7 +85,7 @@ unsafe impl Sized32 for ftcache_streams {}
 /// streams may be NULL: the default stream then does both.
 ///
 /// On FTCACHE_STATUS_OUT_OF_RANGE, FTCACHE_STATUS_STEP_TOO_WIDE and FTCACHE_STATUS_NOT_ATTACHED nothing has changed. On
-/// FTCACHE_STATUS_DEVICE the slots of the step's misses are free and the step may be tried again. In every case but
+/// FTCACHE_STATUS_DEVICE the slots of the step's misses are free, and the step may be tried again. In every case but
 /// FTCACHE_STATUS_OK the caller's slots are as they were.
 ///
 /// # Safety
@@ -136,9 +137,15 @@ pub unsafe extern "C" fn ftcache_load(
         let layer = LayerId::new(layer);
         let pool = cache.residency().pool_of(layer).map_err(Error::from)?;
         let slot_count = cache.residency().slot_count(pool);
-        if has_absent && (0..i64::from(slot_count)).contains(&slots.absent_slot) {
-            let message = format!("slots->absent_slot is {}, a slot of pool {pool}", slots.absent_slot);
-            return Err(Failure::argument(message));
+        if has_absent {
+            let absent = slots.absent_slot;
+            if (0..i64::from(slot_count)).contains(&absent) {
+                return Err(Failure::argument(format!("slots->absent_slot is {absent}, a slot of pool {pool}")));
+            }
+            // Cut to four bytes, it could come out as a slot.
+            if out.value_bytes == 4 && i32::try_from(absent).is_err() {
+                return Err(Failure::argument(format!("slots->absent_slot is {absent}, too much for 4 bytes")));
+            }
         }
         // SAFETY: the ids are readable as `routes` says, by the caller's word.
         let values = ids.offsets().map(|offset| unsafe { ids.read(offset) });
@@ -183,7 +190,9 @@ impl Grid {
             8 => 8,
             other => return Err(Failure::argument(format!("{bytes_name} is {other}, not 4 or 8"))),
         };
-        let (row_count, row_width) = (routes.row_count, routes.row_width);
+        // Rows of nothing are nothing, however many.
+        let row_count = if routes.row_width == 0 { 0 } else { routes.row_count };
+        let row_width = routes.row_width;
         let packed = row_width.checked_mul(value_bytes);
         let row_stride = if row_stride == 0 { packed } else { Some(row_stride) };
         let extent = row_stride.and_then(|stride| stride.checked_mul(row_count.max(1))).zip(packed);

@@ -25,10 +25,12 @@ pub enum GeometryError {
         /// Experts of a layer.
         expert_count: u32,
     },
-    /// The experts' bytes cannot be counted.
+    /// The bytes of all experts, or of all slots, cannot be counted.
     TooManyBytes {
-        /// Bytes of all experts.
+        /// Bytes there would be.
         bytes: u128,
+        /// Bytes that can be counted.
+        most: u64,
     },
     /// A layer whose rows have no bytes.
     EmptyLayer {
@@ -102,8 +104,8 @@ impl fmt::Display for GeometryError {
             Self::TooManyExperts { layers, expert_count } => {
                 write!(f, "{layers} layers of {expert_count} experts: flat expert ids end at {}", u32::MAX - 1)
             }
-            Self::TooManyBytes { bytes } => {
-                write!(f, "the experts have {bytes} bytes; at most {} can be counted", u64::MAX / 4)
+            Self::TooManyBytes { bytes, most } => {
+                write!(f, "experts or slots of {bytes} bytes; at most {most} can be counted")
             }
             Self::EmptyLayer { layer } => write!(f, "layer {layer} has no bytes in any bank"),
             Self::UntaggedLayers { first, second, expert_bytes } => write!(

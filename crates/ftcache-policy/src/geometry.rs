@@ -4,7 +4,7 @@
 //! the tail pad. So a slot is the same index in every bank, and `offset + slot * stride` is where its row lies.
 
 use crate::split::{make_pools, min_slots, split_equal, water_fill};
-use crate::{BankId, GeometryError, LayerId, Model, PoolBounds, PoolId, Scope, group_layers};
+use crate::{GeometryError, LayerId, Model, PoolBounds, PoolId, Scope, group_layers};
 
 /// What a geometry may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,6 +114,14 @@ impl Pool {
         self.slot_bytes() * u64::from(self.slot_count) + self.tail_pad_bytes()
     }
 
+    /// As [`pool_bytes`](Self::pool_bytes), before it is known to fit.
+    fn exact_bytes(&self) -> u128 {
+        let bytes = |range: &SlotRange| {
+            u128::from(range.stride) * u128::from(self.slot_count) + u128::from(range.tail_pad_bytes)
+        };
+        self.ranges.iter().map(bytes).sum()
+    }
+
     fn tail_pad_bytes(&self) -> u64 {
         self.ranges.iter().map(|range| range.tail_pad_bytes).sum()
     }
@@ -161,6 +169,11 @@ impl Geometry {
         for (pool, size) in pools.iter_mut().zip(sizes) {
             pool.slot_count = size;
         }
+        // Rows fit, as the model was checked; wide strides and pads may not. Below this, no offset or sum can overflow.
+        let total: u128 = pools.iter().map(Pool::exact_bytes).sum();
+        if total > isize::MAX as u128 {
+            return Err(GeometryError::TooManyBytes { bytes: total, most: isize::MAX as u64 });
+        }
         let arena_bytes = place(&mut pools, model.bank_count());
 
         let mut pool_of_layer = vec![PoolId::new(0); model.layer_count()];
@@ -205,15 +218,6 @@ impl Geometry {
         self.pool_of_layer[layer.index()]
     }
 
-    /// Where the slots of a layer's pool lie in one bank's arena.
-    ///
-    /// # Panics
-    ///
-    /// If the model has no such layer or bank.
-    pub fn slot_range(&self, layer: LayerId, bank: BankId) -> &SlotRange {
-        &self.pool(self.pool_of_layer(layer)).ranges[bank.index()]
-    }
-
     /// Bytes of each bank's arena.
     pub fn arena_bytes(&self) -> &[u64] {
         &self.arena_bytes
@@ -253,7 +257,7 @@ impl Geometry {
 fn slot_ranges(model: &Model, layer: LayerId, constraints: &Constraints) -> Result<Vec<SlotRange>, GeometryError> {
     let too_wide =
         |row_bytes| GeometryError::SlotTooWide { layer, row_bytes, slot_pad_bytes: constraints.slot_pad_bytes };
-    // Half of what sums may reach, so that a pool's slots and pads stay countable; see `Model::new`.
+    // So that a slot's bytes over any number of banks can be added up.
     let aligned = |bytes: u64| bytes.checked_next_multiple_of(constraints.alignment).filter(|&bytes| bytes < 1 << 48);
     let mut ranges = Vec::with_capacity(model.bank_count());
     for &row_bytes in model.layer(layer).row_bytes() {

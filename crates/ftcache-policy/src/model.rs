@@ -1,5 +1,7 @@
 //! The model as the cache sees it: layers, experts, and the bytes of a row.
 
+use std::collections::HashMap;
+
 use crate::{BankId, GeometryError, LayerId, LayoutKey};
 
 /// How the layers' quantisation is known.
@@ -60,12 +62,14 @@ impl Model {
         }
         // Everything a geometry adds up is bounded by this sum and small multiples of it; half the range is ample.
         if model_bytes > u128::from(u64::MAX / 4) {
-            return Err(GeometryError::TooManyBytes { bytes: model_bytes });
+            return Err(GeometryError::TooManyBytes { bytes: model_bytes, most: u64::MAX / 4 });
         }
 
         if quantisation == Quantisation::PerLayer {
+            let mut first_of = HashMap::new();
             for (second, layer) in layers.iter().enumerate().filter(|(_, layer)| layer.tag().is_none()) {
-                if let Some(first) = layers[..second].iter().position(|other| other == layer) {
+                let first = *first_of.entry(layer).or_insert(second);
+                if first != second {
                     return Err(GeometryError::UntaggedLayers {
                         first: LayerId::from_index(first),
                         second: LayerId::from_index(second),

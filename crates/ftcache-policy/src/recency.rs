@@ -184,7 +184,12 @@ impl Recency {
     }
 
     /// Makes a slot free; whether it was in use.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such slot.
     pub fn release(&mut self, slot: SlotId) -> bool {
+        assert!(slot.get() < self.slot_count(), "slot {slot} of {}", self.slot_count());
         if !self.free.insert(slot.index()) {
             return false;
         }

@@ -240,6 +240,17 @@ fn a_million_slots_over_a_hundred_layers() {
 }
 
 #[test]
+fn slots_that_cannot_be_counted_are_refused() {
+    let layers = vec![LayoutKey::tagged("q", [64]); 1];
+    let model = Model::new(1 << 17, 1, Quantisation::PerLayer, layers).unwrap();
+    for (alignment, slot_pad_bytes) in [(1 << 47, 0), (1 << 30, (1 << 47) - 64)] {
+        let constraints = Constraints { alignment, slot_pad_bytes, ..Constraints::new(Budget::Slots(1 << 17)) };
+        let error = Geometry::new(model.clone(), constraints).unwrap_err();
+        assert!(matches!(error, GeometryError::TooManyBytes { bytes, .. } if bytes >= 1 << 64), "{error}");
+    }
+}
+
+#[test]
 fn byte_counts_as_people_write_them() {
     let check = |text: &str, bytes: u64| assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
     check("0", 0);
@@ -292,7 +303,7 @@ fn errors_name_the_thing_and_both_numbers() {
     top-9 of 8 experts: top_k must be from 1 to the expert count
     top-0 of 8 experts: top_k must be from 1 to the expert count
     2 layers of 4294967295 experts: flat expert ids end at 4294967294
-    the experts have 147573952589676412928 bytes; at most 4611686018427387903 can be counted
+    experts or slots of 147573952589676412928 bytes; at most 4611686018427387903 can be counted
     layer 1 has no bytes in any bank
     layers 0 and 1 both have 8 bytes an expert and no quantisation tag; tag them, or declare one quantisation for all layers
     0 requests decoded at once; at least 1 is needed

@@ -18,13 +18,15 @@ impl Arenas {
     ///
     /// The device's; what was allocated before is freed.
     pub fn allocate(device: &mut impl Device, geometry: &Geometry) -> Result<Self, DeviceError> {
+        // At least a cache line, as kernels like their tensors.
+        let alignment = geometry.constraints().alignment.max(64);
         let mut arenas = Self { arenas: Vec::with_capacity(geometry.arena_bytes().len()) };
         for &bytes in geometry.arena_bytes() {
             if bytes == 0 {
                 arenas.arenas.push(None);
                 continue;
             }
-            match device.allocate(bytes) {
+            match device.allocate(bytes, alignment) {
                 Ok(memory) => arenas.arenas.push(Some(memory)),
                 Err(error) => {
                     arenas.free(device);

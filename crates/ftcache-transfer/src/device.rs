@@ -67,12 +67,12 @@ pub trait Device {
     /// What it calls itself, for people.
     fn name(&self) -> String;
 
-    /// Memory of `bytes` zeros, until [`free`](Self::free).
+    /// Memory of `bytes` zeros, until [`free`](Self::free). Its address is a multiple of `alignment`, a power of two.
     ///
     /// # Errors
     ///
     /// Not enough memory, with the bytes wanted and free.
-    fn allocate(&mut self, bytes: u64) -> Result<Memory, DeviceError>;
+    fn allocate(&mut self, bytes: u64, alignment: u64) -> Result<Memory, DeviceError>;
 
     /// Takes memory back. Waits for what is enqueued, since it may still use it.
     fn free(&mut self, memory: Memory);
@@ -90,6 +90,13 @@ pub trait Device {
     ///
     /// The device's own.
     fn create_stream(&mut self) -> Result<Stream, DeviceError>;
+
+    /// Whether work can be given to a stream, as far as that can be told without giving it any.
+    ///
+    /// # Errors
+    ///
+    /// A stream that is not of this device.
+    fn check_stream(&self, stream: Stream) -> Result<(), DeviceError>;
 
     /// A new event, not recorded yet; waiting for it then waits for nothing.
     ///

@@ -20,6 +20,25 @@ enum Operation {
     Wait(u64),
 }
 
+/// One allocation.
+#[derive(Debug)]
+struct Block {
+    room: Box<[u8]>,
+    /// Where the memory begins in the room.
+    first: usize,
+    bytes: usize,
+}
+
+impl Block {
+    fn memory(&self) -> &[u8] {
+        &self.room[self.first..][..self.bytes]
+    }
+
+    fn memory_mut(&mut self) -> &mut [u8] {
+        &mut self.room[self.first..][..self.bytes]
+    }
+}
+
 /// How enqueued work is done.
 #[derive(Debug)]
 enum Order {
@@ -31,7 +50,7 @@ enum Order {
 /// Slots in ordinary memory.
 #[derive(Debug)]
 pub struct HostDevice {
-    memories: HashMap<u64, Box<[u8]>>,
+    memories: HashMap<u64, Block>,
     next_memory: u64,
     limit_bytes: u64,
     used_bytes: u64,
@@ -102,7 +121,7 @@ impl HostDevice {
     }
 
     fn memory(&self, memory: Memory) -> Result<&[u8], DeviceError> {
-        let known = self.memories.get(&memory.0).map(|bytes| &**bytes);
+        let known = self.memories.get(&memory.0).map(Block::memory);
         known.ok_or(DeviceError::UnknownHandle { what: "memory", handle: memory.0 })
     }
 
@@ -125,7 +144,7 @@ impl HostDevice {
     }
 
     fn execute_copy(&mut self, copy: &RowCopy) {
-        let Some(memory) = self.memories.get_mut(&copy.target.memory.0) else {
+        let Some(block) = self.memories.get_mut(&copy.target.memory.0) else {
             // Freeing waits for what is enqueued, so a copy never outlives its memory.
             unreachable!("memory {} is gone", copy.target.memory.0);
         };
@@ -138,9 +157,9 @@ impl HostDevice {
         for piece in 0..piece_count {
             let source = copy.source.base.wrapping_add((piece * copy.source.stride) as usize);
             let at = (copy.target.offset + piece * copy.target.stride) as usize;
-            let target = &mut memory[at..at + piece_bytes as usize];
+            let target = &mut block.memory_mut()[at..at + piece_bytes as usize];
             // SAFETY: whoever enqueued the copy keeps `row_count` rows at the source's stride readable until it is done
-            // (`Device::copy_rows`), and a piece is one of them or all of them. The target is a `Box` of ours and is
+            // (`Device::copy_rows`), and a piece is one of them or all of them. The target is memory of ours and is
             // borrowed for writing, so the two do not overlap.
             unsafe { std::ptr::copy_nonoverlapping(source, target.as_mut_ptr(), piece_bytes as usize) };
         }
@@ -188,28 +207,32 @@ impl Device for HostDevice {
         "host memory".to_owned()
     }
 
-    fn allocate(&mut self, bytes: u64) -> Result<Memory, DeviceError> {
+    fn allocate(&mut self, bytes: u64, alignment: u64) -> Result<Memory, DeviceError> {
         // A limit may be set below what is allocated already.
         let free_bytes = self.limit_bytes.saturating_sub(self.used_bytes);
         let out_of_memory = DeviceError::OutOfMemory { wanted_bytes: bytes, free_bytes };
         if bytes > free_bytes {
             return Err(out_of_memory);
         }
-        let mut memory = Vec::new();
-        let length = usize::try_from(bytes).map_err(|_| out_of_memory.clone())?;
-        memory.try_reserve_exact(length).map_err(|_| out_of_memory)?;
-        memory.resize(length, 0);
+        // Room to begin at a multiple of the alignment.
+        let length = bytes.checked_add(alignment).and_then(|length| usize::try_from(length).ok());
+        let length = length.ok_or_else(|| out_of_memory.clone())?;
+        let mut room = Vec::new();
+        room.try_reserve_exact(length).map_err(|_| out_of_memory)?;
+        room.resize(length, 0_u8);
+        let room = room.into_boxed_slice();
+        let first = room.as_ptr().addr().next_multiple_of(alignment as usize) - room.as_ptr().addr();
         let handle = self.next_memory;
         self.next_memory += 1;
         self.used_bytes += bytes;
-        self.memories.insert(handle, memory.into_boxed_slice());
+        self.memories.insert(handle, Block { room, first, bytes: bytes as usize });
         Ok(Memory(handle))
     }
 
     fn free(&mut self, memory: Memory) {
         self.drain_all();
-        if let Some(bytes) = self.memories.remove(&memory.0) {
-            self.used_bytes -= bytes.len() as u64;
+        if let Some(block) = self.memories.remove(&memory.0) {
+            self.used_bytes -= block.bytes as u64;
         }
     }
 
@@ -220,6 +243,10 @@ impl Device for HostDevice {
     fn create_stream(&mut self) -> Result<Stream, DeviceError> {
         self.streams.push(VecDeque::new());
         Ok(Stream(self.streams.len() as u64 - 1))
+    }
+
+    fn check_stream(&self, stream: Stream) -> Result<(), DeviceError> {
+        self.stream_index(stream).map(|_| ())
     }
 
     fn create_event(&mut self) -> Result<Event, DeviceError> {

@@ -30,7 +30,7 @@ fn check(shape: Shape, mut device: HostDevice, context: &str) {
         *byte = (at as u8).wrapping_mul(97).wrapping_add((at >> 8) as u8);
     }
     let memory_bytes = device_offset + rows * device_stride + row_bytes + after;
-    let memory = device.allocate(memory_bytes).unwrap();
+    let memory = device.allocate(memory_bytes, 1).unwrap();
     support::write(&mut device, Stream::DEFAULT, memory, 0, vec![UNTOUCHED; memory_bytes as usize].leak()).unwrap();
     device.synchronize(Stream::DEFAULT).unwrap();
 

@@ -21,11 +21,11 @@ fn read(device: &mut HostDevice, memory: Memory, bytes: usize) -> Vec<u8> {
 fn memory_is_zeros_also_where_other_memory_was_before() {
     let mut device = HostDevice::new();
     for bytes in [1_u64, 2, 63, 64, 4096, 100_000] {
-        let memory = device.allocate(bytes).unwrap();
+        let memory = device.allocate(bytes, 1).unwrap();
         assert_eq!(read(&mut device, memory, bytes as usize), vec![0; bytes as usize]);
         write(&mut device, Stream::DEFAULT, memory, 0, vec![0xAA; bytes as usize].leak()).unwrap();
         device.free(memory);
-        let again = device.allocate(bytes).unwrap();
+        let again = device.allocate(bytes, 1).unwrap();
         assert_eq!(read(&mut device, again, bytes as usize), vec![0; bytes as usize], "{bytes} bytes, again");
     }
 }
@@ -33,17 +33,17 @@ fn memory_is_zeros_also_where_other_memory_was_before() {
 #[test]
 fn out_of_memory_names_what_is_wanted_and_what_is_free() {
     let mut device = HostDevice::new().with_limit(100);
-    let first = device.allocate(60).unwrap();
-    let refused = device.allocate(41).unwrap_err();
+    let first = device.allocate(60, 1).unwrap();
+    let refused = device.allocate(41, 1).unwrap_err();
     assert_eq!(refused, DeviceError::OutOfMemory { wanted_bytes: 41, free_bytes: 40 });
     assert_eq!(device.used_bytes(), 60, "a refused allocation takes nothing");
-    let second = device.allocate(40).unwrap();
+    let second = device.allocate(40, 1).unwrap();
     assert_eq!(device.used_bytes(), 100);
-    let refused = device.allocate(u64::MAX).unwrap_err();
+    let refused = device.allocate(u64::MAX, 1).unwrap_err();
     assert_eq!(refused, DeviceError::OutOfMemory { wanted_bytes: u64::MAX, free_bytes: 0 });
     device.free(first);
     assert_eq!(device.used_bytes(), 40);
-    device.allocate(60).unwrap();
+    device.allocate(60, 1).unwrap();
     device.free(second);
     assert_eq!(device.used_bytes(), 60);
 }
@@ -51,7 +51,7 @@ fn out_of_memory_names_what_is_wanted_and_what_is_free() {
 #[test]
 fn a_device_without_a_limit_still_refuses_what_no_machine_has() {
     let mut device = HostDevice::new();
-    let refused = device.allocate(u64::MAX).unwrap_err();
+    let refused = device.allocate(u64::MAX, 1).unwrap_err();
     assert!(matches!(refused, DeviceError::OutOfMemory { wanted_bytes: u64::MAX, .. }), "{refused}");
     assert_eq!(device.used_bytes(), 0);
 }
@@ -59,16 +59,16 @@ fn a_device_without_a_limit_still_refuses_what_no_machine_has() {
 #[test]
 fn a_limit_below_what_is_allocated_leaves_nothing_free() {
     let mut device = HostDevice::new();
-    device.allocate(100).unwrap();
+    device.allocate(100, 1).unwrap();
     let mut device = device.with_limit(10);
-    let refused = device.allocate(1).unwrap_err();
+    let refused = device.allocate(1, 1).unwrap_err();
     assert_eq!(refused, DeviceError::OutOfMemory { wanted_bytes: 1, free_bytes: 0 });
 }
 
 #[test]
 fn every_memory_has_an_address_of_its_own() {
     let mut device = HostDevice::new();
-    let (a, b) = (device.allocate(64).unwrap(), device.allocate(64).unwrap());
+    let (a, b) = (device.allocate(64, 1).unwrap(), device.allocate(64, 1).unwrap());
     let (at_a, at_b) = (device.address(a).unwrap(), device.address(b).unwrap());
     assert!(at_a.abs_diff(at_b) >= 64, "{at_a} and {at_b}");
     write(&mut device, Stream::DEFAULT, a, 0, &[7; 64]).unwrap();
@@ -80,8 +80,8 @@ fn every_memory_has_an_address_of_its_own() {
 fn bytes_outside_the_memory_are_refused_and_nothing_is_written() {
     const ROW: &[u8] = &[9; 16];
     for mut device in [HostDevice::new(), HostDevice::deferred(3)] {
-        let memory = device.allocate(40).unwrap();
-        let other = device.allocate(40).unwrap();
+        let memory = device.allocate(40, 1).unwrap();
+        let other = device.allocate(40, 1).unwrap();
         write(&mut device, Stream::DEFAULT, memory, 24, ROW).unwrap();
         let refused = write(&mut device, Stream::DEFAULT, memory, 25, ROW).unwrap_err();
         let wanted = DeviceError::OutOfBounds { operation: "row copy", offset: 25, bytes: 16, memory_bytes: 40 };
@@ -118,7 +118,7 @@ fn bytes_outside_the_memory_are_refused_and_nothing_is_written() {
 fn rows_may_end_with_the_memory_without_a_last_stride() {
     static ROWS: [u8; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
     let mut device = HostDevice::new();
-    let memory = device.allocate(23).unwrap();
+    let memory = device.allocate(23, 1).unwrap();
     let source = HostSpan { base: ROWS.as_ptr(), stride: 3 };
     let target = DeviceSpan { memory, offset: 0, stride: 10 };
     // SAFETY: three rows of three bytes of a static, which is never freed or changed.
@@ -130,7 +130,7 @@ fn rows_may_end_with_the_memory_without_a_last_stride() {
 fn handles_that_were_never_given_out_are_refused_by_name() {
     let mut device = HostDevice::deferred(0);
     let (stream, event) = (device.create_stream().unwrap(), device.create_event().unwrap());
-    let memory = device.allocate(8).unwrap();
+    let memory = device.allocate(8, 1).unwrap();
     let unknown = |what, handle| DeviceError::UnknownHandle { what, handle };
     let (no_stream, no_event, no_memory) = (Stream(77), Event(78), Memory(79));
     assert_eq!(device.record(event, no_stream), Err(unknown("stream", 77)));
@@ -155,7 +155,7 @@ fn one_copy_fails_when_asked_to_and_the_next_does_not() {
     static MARK: [u8; 1] = [5];
     for after in 0..4 {
         let mut device = HostDevice::deferred(1);
-        let memory = device.allocate(6).unwrap();
+        let memory = device.allocate(6, 1).unwrap();
         device.fail_copy_after(after);
         let results: Vec<bool> =
             (0..6).map(|at| write(&mut device, Stream::DEFAULT, memory, at, &MARK).is_ok()).collect();
@@ -169,10 +169,10 @@ fn one_copy_fails_when_asked_to_and_the_next_does_not() {
 #[test]
 fn errors_read_as_sentences_with_their_numbers() {
     let mut device = HostDevice::new().with_limit(40);
-    let memory = device.allocate(30).unwrap();
+    let memory = device.allocate(30, 1).unwrap();
     device.fail_copy_after(0);
     let errors = [
-        device.allocate(11).unwrap_err(),
+        device.allocate(11, 1).unwrap_err(),
         write(&mut device, Stream::DEFAULT, memory, 15, &[0; 16]).unwrap_err(),
         device.read(memory, 31, &mut [0; 2]).unwrap_err(),
         device.synchronize(Stream(9)).unwrap_err(),
@@ -272,7 +272,7 @@ impl Program {
         let mut streams = vec![Stream::DEFAULT];
         streams.extend((1..self.stream_count).map(|_| device.create_stream().unwrap()));
         let events: Vec<Event> = (0..self.event_count).map(|_| device.create_event().unwrap()).collect();
-        let memory = device.allocate((WRITES * WRITES) as u64).unwrap();
+        let memory = device.allocate((WRITES * WRITES) as u64, 1).unwrap();
         let mut writes = 0;
         for &operation in &self.operations {
             match operation {
@@ -380,7 +380,7 @@ fn two_streams(seed: u64) -> (HostDevice, [Stream; 2], [Event; 2], Memory) {
     let mut device = HostDevice::deferred(seed);
     let streams = [device.create_stream().unwrap(), device.create_stream().unwrap()];
     let events = [device.create_event().unwrap(), device.create_event().unwrap()];
-    let memory = device.allocate(1).unwrap();
+    let memory = device.allocate(1, 1).unwrap();
     (device, streams, events, memory)
 }
 
@@ -503,7 +503,7 @@ fn copy_of(device: &mut HostDevice, stream: Stream, memory: Memory, offset: u64,
 fn a_synchronised_stream_is_done_with_its_sources_and_with_those_it_waits_for() {
     for seed in 0..100 {
         let (mut device, [a, b], [event, _], _) = two_streams(seed);
-        let memory = device.allocate(12).unwrap();
+        let memory = device.allocate(12, 1).unwrap();
         let mut sources = [[1_u8; 4], [2; 4], [3; 4]];
         copy_of(&mut device, a, memory, 0, &sources[0]);
         device.record(event, a).unwrap();
@@ -523,8 +523,8 @@ fn a_synchronised_stream_is_done_with_its_sources_and_with_those_it_waits_for() 
 fn a_read_sees_what_every_stream_was_given() {
     for seed in 0..100 {
         let (mut device, [a, b], _, _) = two_streams(seed);
-        let memory = device.allocate(3).unwrap();
-        let other = device.allocate(1).unwrap();
+        let memory = device.allocate(3, 1).unwrap();
+        let other = device.allocate(1, 1).unwrap();
         write(&mut device, a, memory, 0, &A).unwrap();
         write(&mut device, b, memory, 1, &B).unwrap();
         write(&mut device, Stream::DEFAULT, memory, 2, &A).unwrap();
@@ -538,7 +538,7 @@ fn a_read_sees_what_every_stream_was_given() {
 fn freeing_waits_for_what_is_enqueued() {
     for seed in 0..100 {
         let (mut device, [a, b], _, memory) = two_streams(seed);
-        let kept = device.allocate(4).unwrap();
+        let kept = device.allocate(4, 1).unwrap();
         let mut source = [4_u8; 4];
         write(&mut device, a, memory, 0, &A).unwrap();
         copy_of(&mut device, b, kept, 0, &source);
@@ -555,4 +555,18 @@ fn a_device_with_work_held_back_may_move_to_another_thread() {
     write(&mut device, a, memory, 0, &B).unwrap();
     let bytes = std::thread::spawn(move || read(&mut device, memory, 1)).join().unwrap();
     assert_eq!(bytes, B);
+}
+
+#[test]
+fn memory_begins_where_it_was_asked_to() {
+    let mut device = HostDevice::new();
+    for alignment in [1, 2, 64, 4096, 1 << 20] {
+        for bytes in [0, 1, 100, 5000] {
+            let memory = device.allocate(bytes, alignment).unwrap();
+            assert_eq!(device.address(memory).unwrap() % alignment, 0, "{bytes} bytes at {alignment}");
+            let mut read = vec![1; bytes as usize];
+            device.read(memory, 0, &mut read).unwrap();
+            assert_eq!(read, vec![0; bytes as usize]);
+        }
+    }
 }

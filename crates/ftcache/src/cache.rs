@@ -19,6 +19,9 @@ pub struct SlotSpan {
     pub slot_count: u32,
 }
 
+/// The widest step for which room is made beforehand.
+const RESERVED_ROUTES_MAX: usize = 1 << 16;
+
 /// A cache of one model's experts on one device.
 ///
 /// Two caches share nothing, whether on one device or on several. A call takes `&mut self` because a step changes who
@@ -42,7 +45,9 @@ impl<D: Device> Cache<D> {
     ///
     /// The device has not the memory, with the bytes wanted and free; nothing stays allocated then.
     pub fn new(geometry: Geometry, device: D) -> Result<Self, Error> {
-        let route_count = geometry.model().top_k() as usize * geometry.constraints().request_count as usize;
+        // Some engines say "no limit" with the largest number there is.
+        let requests = geometry.constraints().request_count as usize;
+        let route_count = (geometry.model().top_k() as usize).saturating_mul(requests).min(RESERVED_ROUTES_MAX);
         let mut residency = residency::Cache::new(&geometry);
         residency.reserve(route_count);
         Ok(Self {

@@ -24,6 +24,14 @@ pub enum Error {
         /// Experts of the layer.
         expert_count: u32,
     },
+    /// The value that stands for an absent route is an expert's.
+    #[error("the id of an absent route is {id}, an expert of 0..{expert_count}")]
+    AbsentId {
+        /// The value.
+        id: i64,
+        /// Experts of a layer.
+        expert_count: u32,
+    },
     /// Rows on the host cannot serve a bank, or are not attached.
     #[error(transparent)]
     Bank(#[from] BankError),

@@ -23,23 +23,35 @@ impl<D: Device> Cache<D> {
     ///
     /// Nothing is waited for: copies are enqueued on the copy stream, behind what the compute stream was given before,
     /// and what the compute stream is given afterwards comes behind the copies. A step without a miss enqueues nothing,
-    /// and allocates nothing once there was one as wide, or if it is no wider than the requests of the geometry. So all
+    /// and allocates nothing once there was one as wide, or if it is no wider than the requests of the geometry (up to
+    /// 65,536 routes). So all
     /// steps that share a pool are to name one compute stream: another one is not ordered behind rows on their way.
     ///
     /// # Errors
     ///
-    /// An unknown layer or expert, more distinct experts than the pool has slots, or a layer that is not attached: the
-    /// cache is as it was. A copy that the device refused: the slots of this step's misses are free, and the step may
+    /// An unknown layer, expert or stream, more distinct experts than the pool has slots, or a layer that is not attached:
+    /// the cache is as it was. A copy that the device refused: the slots of this step's misses are free, and the step may
     /// be tried again.
     pub fn load_on(&mut self, streams: Streams, layer: LayerId, routes: &[ExpertId]) -> Result<&[SlotId], Error> {
-        // Before anything is decided: a layer without rows must not take slots from one that has them.
+        self.check_step(streams, layer)?;
+        self.load_checked(streams, layer, routes)?;
+        Ok(self.plan.slots())
+    }
+
+    /// Before anything is decided: what can be seen to fail must not take slots from what is there.
+    fn check_step(&self, streams: Streams, layer: LayerId) -> Result<(), Error> {
         self.check_attached(layer)?;
+        self.device().check_stream(streams.compute)?;
+        Ok(self.device().check_stream(streams.copy)?)
+    }
+
+    fn load_checked(&mut self, streams: Streams, layer: LayerId, routes: &[ExpertId]) -> Result<(), Error> {
         let ticket = self.residency.ensure(layer, routes, &mut self.plan)?;
         match self.loader.apply(streams, ticket.plan()) {
             Ok(bytes) => {
                 ticket.commit();
                 self.bytes_of_layer[layer.index()] += bytes;
-                Ok(self.plan.slots())
+                Ok(())
             }
             Err(error) => {
                 ticket.abort();
@@ -54,7 +66,8 @@ impl<D: Device> Cache<D> {
     ///
     /// # Errors
     ///
-    /// As [`load_on`](Self::load_on); an id that is neither an expert nor `absent`, with its value and position.
+    /// As [`load_on`](Self::load_on); an id that is neither an expert nor `absent`, with its value and position; an
+    /// `absent` that is an expert's id.
     pub fn load_ids(
         &mut self,
         streams: Streams,
@@ -62,10 +75,14 @@ impl<D: Device> Cache<D> {
         ids: impl IntoIterator<Item = i64>,
         absent: Option<i64>,
     ) -> Result<&[SlotId], Error> {
-        self.check_attached(layer)?;
+        self.check_step(streams, layer)?;
+        let expert_count = self.geometry().model().expert_count();
+        if let Some(id) = absent.filter(|id| (0..i64::from(expert_count)).contains(id)) {
+            return Err(Error::AbsentId { id, expert_count });
+        }
         let mut routes = std::mem::take(&mut self.routes);
-        let read = read_ids(&mut routes, layer, self.geometry().model().expert_count(), ids, absent);
-        let loaded = read.and_then(|()| self.load_on(streams, layer, &routes).map(|_| ()));
+        let read = read_ids(&mut routes, layer, expert_count, ids, absent);
+        let loaded = read.and_then(|()| self.load_checked(streams, layer, &routes));
         self.routes = routes;
         loaded.map(|()| self.plan.slots())
     }

@@ -256,12 +256,15 @@ fn a_refused_step_leaves_what_the_last_step_decided() {
 }
 
 #[test]
-fn an_unknown_stream_is_an_error_after_which_the_step_may_be_tried_again() {
+fn an_unknown_stream_changes_nothing_not_even_on_a_hit() {
     for streams in [Streams { copy: Stream(50), ..ONE }, Streams { compute: Stream(50), copy: Stream::DEFAULT }] {
         let mut world = warm_world(Scope::Unified, HostDevice::deferred(3));
-        let error = world.load(streams, 0, &STEP).unwrap_err();
-        let unknown = DeviceError::UnknownHandle { what: "stream", handle: 50 };
-        assert!(matches!(&error, Error::Apply(error) if error.source == unknown), "{error}");
+        let unknown = Error::Device(DeviceError::UnknownHandle { what: "stream", handle: 50 });
+        let before = format!("{:?}", world.cache.residency());
+        assert_eq!(world.load(streams, 0, &STEP).unwrap_err(), unknown);
+        assert_eq!(format!("{:?}", world.cache.residency()), before, "nobody lost a slot");
+        world.load_one(0, &STEP).unwrap();
+        assert_eq!(world.load(streams, 0, &STEP).unwrap_err(), unknown, "a step of hits");
         world.check_residents("unknown stream");
         world.load_one(0, &STEP).unwrap();
         world.check_residents("tried again");

@@ -36,8 +36,8 @@ impl Device for Watched {
         self.host.name()
     }
 
-    fn allocate(&mut self, bytes: u64) -> Result<Memory, DeviceError> {
-        self.host.allocate(bytes)
+    fn allocate(&mut self, bytes: u64, alignment: u64) -> Result<Memory, DeviceError> {
+        self.host.allocate(bytes, alignment)
     }
 
     fn free(&mut self, memory: Memory) {
@@ -50,6 +50,10 @@ impl Device for Watched {
 
     fn create_stream(&mut self) -> Result<Stream, DeviceError> {
         self.host.create_stream()
+    }
+
+    fn check_stream(&self, stream: Stream) -> Result<(), DeviceError> {
+        self.host.check_stream(stream)
     }
 
     fn create_event(&mut self) -> Result<Event, DeviceError> {

@@ -51,9 +51,9 @@ impl Device for Watched {
         self.get().host.name()
     }
 
-    fn allocate(&mut self, bytes: u64) -> Result<Memory, DeviceError> {
+    fn allocate(&mut self, bytes: u64, alignment: u64) -> Result<Memory, DeviceError> {
         let mut state = self.get_mut();
-        let memory = state.host.allocate(bytes)?;
+        let memory = state.host.allocate(bytes, alignment)?;
         state.memories.push(memory);
         state.used_bytes_max = state.used_bytes_max.max(state.host.used_bytes());
         Ok(memory)
@@ -69,6 +69,10 @@ impl Device for Watched {
 
     fn create_stream(&mut self) -> Result<Stream, DeviceError> {
         self.get_mut().host.create_stream()
+    }
+
+    fn check_stream(&self, stream: Stream) -> Result<(), DeviceError> {
+        self.get().host.check_stream(stream)
     }
 
     fn create_event(&mut self) -> Result<Event, DeviceError> {
@@ -235,7 +239,8 @@ impl World {
     /// Puts an expert's rows where a slot lies, by the geometry's ranges.
     pub(crate) fn put(&self, image: &mut [Vec<u8>], layer: u32, expert: u32, slot: u32) {
         for (bank, image) in image.iter_mut().enumerate() {
-            let range = self.cache.geometry().slot_range(LayerId::new(layer), BankId::from_index(bank));
+            let geometry = self.cache.geometry();
+            let range = geometry.pool(geometry.pool_of_layer(LayerId::new(layer))).ranges()[bank];
             let at = (range.offset + u64::from(slot) * range.stride) as usize;
             image[at..at + range.row_bytes as usize].copy_from_slice(&row(layer, expert, bank as u32, range.row_bytes));
         }
