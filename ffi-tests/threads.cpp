@@ -8,6 +8,15 @@
 
 namespace {
 
+// Outlives the message of the main thread; a call from here must come back.
+struct LastCall {
+    ~LastCall() {
+        if (ftcache_stats_reset(nullptr) != FTCACHE_STATUS_INVALID_ARGUMENT) abort();
+        char text[8] = "unset";
+        if (ftcache_last_error() == nullptr || ftcache_last_error_copy(text, sizeof text) == 0) abort();
+    }
+} last_call;
+
 void drive(ftcache *cache, uint32_t seed, std::atomic<uint64_t> &busy) {
     for (uint32_t step = 0; step < 3000; step++) {
         const uint32_t layer = step % LAYERS;

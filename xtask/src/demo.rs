@@ -9,7 +9,7 @@ pub(crate) fn demo() -> Outcome {
     build_library(profile)?;
     let library = profile.folder().join("libftcache.a");
     let program = profile.folder().join("mini_engine");
-    let mut compile = command(cxx()?);
+    let mut compile = cxx()?;
     compile.args(["-std=c++17", "-O2", "-Wall", "-Wextra", "-I"]).arg(root().join("include"));
     compile.arg(root().join("examples/mini_engine/mini_engine.cpp")).arg(library);
     run(compile.args(system_libraries()?).arg("-o").arg(&program))?;

@@ -1,6 +1,8 @@
 //! The C library and the compiler that links it.
 
-use crate::run::{Outcome, cargo, find, output, run, target};
+use std::process::Command;
+
+use crate::run::{Outcome, cargo, command, find, output, run, target};
 
 /// How the library is built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,18 +42,22 @@ pub(crate) fn system_libraries() -> Outcome<Vec<String>> {
     let source = folder.join("empty.rs");
     std::fs::write(&source, "").map_err(at)?;
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let mut command = crate::run::command(rustc);
-    command.args(["--crate-type", "staticlib", "--print", "native-static-libs", "-o"]);
-    let text = output(command.arg(folder.join("libempty.a")).arg(source))?;
+    let mut rustc = command(rustc);
+    rustc.args(["--crate-type", "staticlib", "--print", "native-static-libs", "-o"]);
+    let text = output(rustc.arg(folder.join("libempty.a")).arg(source))?;
     let line = text.lines().find_map(|line| line.split_once("native-static-libs:"));
     let (_, libraries) = line.ok_or("rustc does not say which system libraries a static library needs")?;
     Ok(libraries.split_whitespace().map(str::to_owned).collect())
 }
 
-/// The C++ compiler: `CXX` if it is set, else the first that runs.
-pub(crate) fn cxx() -> Outcome<String> {
-    if let Ok(cxx) = std::env::var("CXX") {
-        return Ok(cxx);
+/// The C++ compiler, to be given arguments: `CXX`, which may be several words, else the first that runs.
+pub(crate) fn cxx() -> Outcome<Command> {
+    let set = std::env::var("CXX").unwrap_or_default();
+    let mut words = set.split_whitespace();
+    if let Some(program) = words.next() {
+        let mut compiler = command(program);
+        compiler.args(words);
+        return Ok(compiler);
     }
-    find(["c++", "g++", "clang++"]).map(str::to_owned).ok_or("no C++ compiler: set CXX or install g++".to_owned())
+    find(["c++", "g++", "clang++"]).map(command).ok_or("no C++ compiler: set CXX or install g++".to_owned())
 }

@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
-use crate::run::{Outcome, command, find, root, run, target};
+use crate::run::{Outcome, command, find, output, root, run, target};
 
 /// What the model fixtures are written with. NumPy is its one dependency.
 const GGUF: &str = "gguf==0.19.0";
+/// What `ffi-tests` asks for; an older one on the path is passed over.
+const CMAKE_LEAST: (u32, u32) = (3, 21);
 /// For machines without them.
 const CMAKE: &str = "cmake==4.4.5";
 const NINJA: &str = "ninja==1.13.2";
@@ -14,7 +16,11 @@ const NINJA: &str = "ninja==1.13.2";
 fn environment(packages: &[&str]) -> Outcome<PathBuf> {
     let folder = target().join("python");
     let bin = folder.join("bin");
-    if !bin.join("python").exists() {
+    // One that was left half made has a Python and no pip.
+    if output(command(bin.join("python")).args(["-m", "pip", "--version"])).is_err() {
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        }
         let python = find(["python3", "python"]).ok_or("no Python 3: install python3")?;
         run(command(python).args(["-m", "venv"]).arg(&folder))
             .map_err(|error| format!("{error}; on Debian and Ubuntu, install python3-venv"))?;
@@ -30,6 +36,14 @@ fn environment(packages: &[&str]) -> Outcome<PathBuf> {
     Ok(bin)
 }
 
+/// The first two numbers that a program says its version to be.
+fn version(program: &str) -> Option<(u32, u32)> {
+    let text = output(command(program).arg("--version")).ok()?;
+    let word = text.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()))?;
+    let mut numbers = word.split('.').map_while(|number| number.parse().ok());
+    Some((numbers.next()?, numbers.next()?))
+}
+
 /// Programs that build C projects.
 pub(crate) struct Cmake {
     pub(crate) cmake: PathBuf,
@@ -38,11 +52,13 @@ pub(crate) struct Cmake {
     pub(crate) ninja: Option<PathBuf>,
 }
 
-/// CMake from the path, else from Python's registry; and Ninja likewise if there is no `make`.
+/// CMake from the path if it is new enough, else from Python's registry; and Ninja likewise if there is no `make`.
 pub(crate) fn cmake() -> Outcome<Cmake> {
     let (cmake, ctest) = match find(["cmake"]).zip(find(["ctest"])) {
-        Some((cmake, ctest)) => (cmake.into(), ctest.into()),
-        None => {
+        Some((cmake, ctest)) if version(cmake).is_some_and(|version| version >= CMAKE_LEAST) => {
+            (cmake.into(), ctest.into())
+        }
+        _ => {
             let bin = environment(&[CMAKE])?;
             (bin.join("cmake"), bin.join("ctest"))
         }

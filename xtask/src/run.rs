@@ -10,7 +10,7 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace").to_owned()
 }
 
-/// The build folder: cargo's own, wherever it was put.
+/// The build folder. Every cargo that is run from here is told it, so that settings outside cannot put it elsewhere.
 pub(crate) fn target() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(target) => root().join(target),
@@ -25,9 +25,11 @@ pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// The cargo that runs this.
+/// The cargo that runs this, building for this machine into [`target`].
 pub(crate) fn cargo() -> Command {
-    command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut command = command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.env("CARGO_TARGET_DIR", target()).env_remove("CARGO_BUILD_TARGET");
+    command
 }
 
 /// Runs a command, its output shown.

@@ -68,7 +68,6 @@ thread_local! {
 }
 
 // While a thread ends its message is gone, and a call from a destructor must not bring the process down for it.
-
 fn set_last_error(message: &str) {
     // A message never holds a zero of ours; one that came in by a tag or a path ends the text there.
     let text = message.split('\0').next().unwrap_or_default();

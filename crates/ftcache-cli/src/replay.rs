@@ -127,13 +127,8 @@ impl Replay {
             let (mut held, mut wanted) = (vec![0; row_bytes], vec![0; row_bytes]);
             self.cache.read_row(layer, bank, slot, &mut held)?;
             fill_row(layer, bank, expert, &mut wanted);
-            if let Some(byte) = held.iter().zip(&wanted).position(|(held, wanted)| held != wanted) {
-                let message = format!(
-                    "layer {layer} expert {expert}: slot {slot} bank {bank} byte {byte} is {}, not {}",
-                    held[byte], wanted[byte]
-                );
-                return Err(message.into());
-            }
+            check_row(&held, &wanted)
+                .map_err(|wrong| format!("layer {layer} expert {expert}: slot {slot} bank {bank} {wrong}"))?;
             self.checked_rows += 1;
         }
         Ok(())
@@ -241,18 +236,36 @@ impl Replay {
     }
 }
 
+/// Whether a slot holds what it should, or the first byte that differs.
+fn check_row(held: &[u8], wanted: &[u8]) -> Result<(), String> {
+    match held.iter().zip(wanted).position(|(held, wanted)| held != wanted) {
+        Some(byte) => Err(format!("byte {byte} is {}, not {}", held[byte], wanted[byte])),
+        None => Ok(()),
+    }
+}
+
 fn percent(rate: Option<f64>) -> String {
     rate.map_or("-".to_owned(), |rate| format!("{:.2} %", 100.0 * rate))
 }
 
-/// The bytes of one row: a counter hashed with who it belongs to, so that no two rows and no two words are alike.
+/// The bytes of one row: the owner, hashed, as the seed of a sequence, so that rows of two owners have no word alike but
+/// by a chance of one in 2^64.
 fn fill_row(layer: LayerId, bank: BankId, expert: ExpertId, row: &mut [u8]) {
-    let owner = (u64::from(layer.get()) << 40) | (u64::from(bank.get()) << 32) | u64::from(expert.get());
-    for (index, word) in row.chunks_mut(8).enumerate() {
-        let mixed = (owner << 20 ^ index as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let bytes = (mixed ^ (mixed >> 29)).to_le_bytes();
-        word.copy_from_slice(&bytes[..word.len()]);
+    let mut state = mixed(u64::from(layer.get()));
+    for part in [bank.get(), expert.get()] {
+        state = mixed(state ^ u64::from(part));
     }
+    for word in row.chunks_mut(8) {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        word.copy_from_slice(&mixed(state).to_le_bytes()[..word.len()]);
+    }
+}
+
+/// The finish of SplitMix64: every bit of the answer depends on every bit asked.
+fn mixed(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
 /// A line on a terminal's stderr, once a second.
@@ -281,5 +294,61 @@ impl Progress {
         if self.any {
             eprintln!();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn row(layer: u32, bank: u32, expert: u32, bytes: usize) -> Vec<u8> {
+        let mut row = vec![0; bytes];
+        fill_row(LayerId::new(layer), BankId::new(bank), ExpertId::new(expert), &mut row);
+        row
+    }
+
+    #[test]
+    fn a_wrong_byte_is_named() {
+        let wanted = row(3, 0, 7, 37);
+        assert_eq!(check_row(&wanted, &wanted), Ok(()));
+        for byte in 0..wanted.len() {
+            let mut held = wanted.clone();
+            held[byte] ^= 1;
+            let message = format!("byte {byte} is {}, not {}", held[byte], wanted[byte]);
+            assert_eq!(check_row(&held, &wanted), Err(message));
+        }
+    }
+
+    #[test]
+    fn no_two_rows_share_a_word() {
+        let mut words = HashSet::new();
+        for layer in 0..64 {
+            for bank in 0..2 {
+                for expert in 0..128 {
+                    let row = row(layer, bank, expert, 32);
+                    assert!(row.chunks(8).all(|word| words.insert(word.to_vec())), "{layer} {bank} {expert}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_slot_that_holds_another_row_ends_the_replay() {
+        let trace = "trace".into();
+        let arguments =
+            Arguments { trace, slots: 4, scope: ScopeArgument::Unified, row_bytes: 64, per_layer: false, json: false };
+        let shape = ftcache_trace::Shape { tokens: 1, layers: 2, top_k: 2, experts: 8 };
+        let mut replay = Replay::new(&arguments, shape).unwrap();
+        replay.step(LayerId::new(1), &[3, 5]).unwrap();
+        assert_eq!(replay.check_every_slot().unwrap(), 2);
+        // The rows of layer 1 are exchanged for those of layer 0 behind the cache's back; what is copied from now on is
+        // wrong.
+        let rows: Vec<u8> = (0..8).flat_map(|expert| row(0, 0, expert, 64)).collect();
+        replay.cache.attach(LayerId::new(1), BankId::new(0), HostRows::owned(rows.into(), 0)).unwrap();
+        replay.step(LayerId::new(1), &[3, 5]).expect("both are resident");
+        let error = replay.step(LayerId::new(1), &[3, 6]).unwrap_err().to_string();
+        assert!(error.starts_with("layer 1 expert 6: slot 2 bank 0 byte 0 is "), "{error}");
     }
 }
