@@ -118,7 +118,9 @@ const INSIDE: u8 = 1;
 const POISONED: u8 = 2;
 
 /// A handle's value, and whether a call is inside it.
-pub(crate) struct Guarded<T> {
+///
+/// Any thread may be that call's, so the value must be one that threads can hand on.
+pub(crate) struct Guarded<T: Send> {
     state: AtomicU8,
     value: UnsafeCell<T>,
 }
@@ -126,7 +128,7 @@ pub(crate) struct Guarded<T> {
 // SAFETY: the value is reached only through `enter`, which lets one call at a time in; see there.
 unsafe impl<T: Send> Sync for Guarded<T> {}
 
-impl<T> Guarded<T> {
+impl<T: Send> Guarded<T> {
     pub(crate) fn new(value: T) -> Self {
         Self { state: AtomicU8::new(IDLE), value: UnsafeCell::new(value) }
     }
@@ -179,12 +181,30 @@ pub(crate) unsafe fn required_mut<'a, T>(pointer: *mut T, name: &str) -> Result<
 /// # Safety
 ///
 /// `repr(C)`, its first field is a `u32`, and any bytes, all zeros too, are a value of it.
-pub(crate) unsafe trait Sized32: Copy {}
+pub(crate) unsafe trait SizedStruct: Copy {}
 
 const SIZE_BYTES: usize = size_of::<u32>();
 
 /// What a `struct_size` can be; past that it was never set.
 const STRUCT_BYTES: std::ops::RangeInclusive<usize> = SIZE_BYTES..=1 << 12;
+
+/// The size that the caller's header gave a struct.
+///
+/// # Safety
+///
+/// `pointer` is NULL or points to a struct that begins with its `struct_size`.
+unsafe fn struct_size<T: SizedStruct>(pointer: *const T, name: &str) -> Result<usize, Failure> {
+    if pointer.is_null() {
+        return Err(Failure::argument(format!("{name} is NULL")));
+    }
+    // SAFETY: not NULL, so by the caller's word at least `struct_size` stands there; it may lie at any address.
+    let given = unsafe { pointer.cast::<u32>().read_unaligned() } as usize;
+    if !STRUCT_BYTES.contains(&given) {
+        let ours = size_of::<T>();
+        return Err(Failure::argument(format!("{name}->struct_size is {given}; this library's struct has {ours}")));
+    }
+    Ok(given)
+}
 
 /// Reads a struct of the size that the caller's header gave it: a shorter one is followed by zeros, of a longer one
 /// the tail that we do not know must be zeros.
@@ -192,16 +212,9 @@ const STRUCT_BYTES: std::ops::RangeInclusive<usize> = SIZE_BYTES..=1 << 12;
 /// # Safety
 ///
 /// `pointer` is NULL or points to as many bytes as the `struct_size` that stands there.
-pub(crate) unsafe fn read_sized<T: Sized32>(pointer: *const T, name: &str) -> Result<T, Failure> {
-    if pointer.is_null() {
-        return Err(Failure::argument(format!("{name} is NULL")));
-    }
-    // SAFETY: not NULL, so by the caller's word at least `struct_size` stands there; it may lie at any address.
-    let given = unsafe { pointer.cast::<u32>().read_unaligned() } as usize;
-    let ours = size_of::<T>();
-    if !STRUCT_BYTES.contains(&given) {
-        return Err(Failure::argument(format!("{name}->struct_size is {given}; this library's struct has {ours}")));
-    }
+pub(crate) unsafe fn read_sized<T: SizedStruct>(pointer: *const T, name: &str) -> Result<T, Failure> {
+    // SAFETY: by this function's own promise.
+    let (given, ours) = (unsafe { struct_size(pointer, name) }?, size_of::<T>());
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
     // SAFETY: `given` bytes are readable by the caller's word, `ours` bytes are writable, and the two are apart.
     unsafe { std::ptr::copy_nonoverlapping(pointer.cast::<u8>(), value.as_mut_ptr().cast::<u8>(), given.min(ours)) };
@@ -214,7 +227,7 @@ pub(crate) unsafe fn read_sized<T: Sized32>(pointer: *const T, name: &str) -> Re
             return Err(Failure::argument(message));
         }
     }
-    // SAFETY: every byte is initialised, and any bytes are a value of `T` (`Sized32`).
+    // SAFETY: every byte is initialised, and any bytes are a value of `T` (`SizedStruct`).
     Ok(unsafe { value.assume_init() })
 }
 
@@ -225,16 +238,9 @@ pub(crate) unsafe fn read_sized<T: Sized32>(pointer: *const T, name: &str) -> Re
 /// # Safety
 ///
 /// `pointer` is NULL or points to as many writable bytes as the `struct_size` that stands there.
-pub(crate) unsafe fn write_sized<T: Sized32>(pointer: *mut T, name: &str, value: T) -> Result<(), Failure> {
-    if pointer.is_null() {
-        return Err(Failure::argument(format!("{name} is NULL")));
-    }
-    // SAFETY: not NULL, so by the caller's word at least `struct_size` stands there.
-    let given = unsafe { pointer.cast::<u32>().read_unaligned() } as usize;
-    let ours = size_of::<T>();
-    if !STRUCT_BYTES.contains(&given) {
-        return Err(Failure::argument(format!("{name}->struct_size is {given}; this library's struct has {ours}")));
-    }
+pub(crate) unsafe fn write_sized<T: SizedStruct>(pointer: *mut T, name: &str, value: T) -> Result<(), Failure> {
+    // SAFETY: by this function's own promise.
+    let (given, ours) = (unsafe { struct_size(pointer, name) }?, size_of::<T>());
     let source = (&raw const value).cast::<u8>().wrapping_add(SIZE_BYTES);
     let target = pointer.cast::<u8>();
     let known = given.min(ours) - SIZE_BYTES;
@@ -290,7 +296,7 @@ mod tests {
     }
 
     // SAFETY: `repr(C)`, a `u32` first, integers only.
-    unsafe impl Sized32 for Pair {}
+    unsafe impl SizedStruct for Pair {}
 
     fn message() -> String {
         // SAFETY: never NULL, ended by a zero, and no call comes between.

@@ -4,7 +4,9 @@ use std::ffi::c_void;
 
 use ftcache_core::{BankId, Cache, HostDevice, HostRows, LayerId, PoolId, SlotId};
 
-use crate::boundary::{Failure, Guarded, Sized32, guard, read_sized, required, required_mut, reserved, write_sized};
+use crate::boundary::{
+    Failure, Guarded, SizedStruct, guard, read_sized, required, required_mut, reserved, write_sized,
+};
 use crate::geometry::ftcache_geometry;
 use crate::status::ftcache_status;
 
@@ -29,7 +31,7 @@ pub struct ftcache_config {
 }
 
 // SAFETY: `repr(C)`, a `u32` first, integers only.
-unsafe impl Sized32 for ftcache_config {}
+unsafe impl SizedStruct for ftcache_config {}
 
 /// One bank of one layer in the caller's memory: a row for each expert.
 #[derive(Debug, Clone, Copy)]
@@ -48,7 +50,7 @@ pub struct ftcache_host_rows {
 }
 
 // SAFETY: `repr(C)`, a `u32` first, integers and pointers only; NULL is a value of a pointer.
-unsafe impl Sized32 for ftcache_host_rows {}
+unsafe impl SizedStruct for ftcache_host_rows {}
 
 /// The slots of one pool in one bank: slot i lies at address + i * stride.
 #[derive(Debug, Clone, Copy)]
@@ -68,7 +70,7 @@ pub struct ftcache_slot_span {
 }
 
 // SAFETY: `repr(C)`, a `u32` first, integers and pointers only; NULL is a value of a pointer.
-unsafe impl Sized32 for ftcache_slot_span {}
+unsafe impl SizedStruct for ftcache_slot_span {}
 
 /// A cache of one model's experts on one device. Handles share nothing, so a draft model makes its own or has none.
 ///

@@ -2,7 +2,7 @@
 
 use ftcache_core::{BankId, Budget, Constraints, Geometry, LayerId, Pool, PoolId, Scope, TailPad};
 
-use crate::boundary::{Failure, Sized32, guard, read_sized, required, required_mut, reserved, write_sized};
+use crate::boundary::{Failure, SizedStruct, guard, read_sized, required, required_mut, reserved, write_sized};
 use crate::model::ftcache_model;
 use crate::status::ftcache_status;
 
@@ -55,7 +55,7 @@ pub struct ftcache_geometry_config {
 }
 
 // SAFETY: `repr(C)`, a `u32` first, integers only.
-unsafe impl Sized32 for ftcache_geometry_config {}
+unsafe impl SizedStruct for ftcache_geometry_config {}
 
 /// What a geometry came to.
 #[derive(Debug, Clone, Copy)]
@@ -78,7 +78,7 @@ pub struct ftcache_geometry_report {
 }
 
 // SAFETY: `repr(C)`, a `u32` first, integers only.
-unsafe impl Sized32 for ftcache_geometry_report {}
+unsafe impl SizedStruct for ftcache_geometry_report {}
 
 /// One pool of a geometry.
 #[derive(Debug, Clone, Copy)]
@@ -103,7 +103,7 @@ pub struct ftcache_pool_report {
 }
 
 // SAFETY: `repr(C)`, a `u32` first, integers only.
-unsafe impl Sized32 for ftcache_pool_report {}
+unsafe impl SizedStruct for ftcache_pool_report {}
 
 /// Where the slots of one pool lie in one bank's arena.
 #[derive(Debug, Clone, Copy)]
@@ -126,7 +126,7 @@ pub struct ftcache_slot_range {
 }
 
 // SAFETY: `repr(C)`, a `u32` first, integers only.
-unsafe impl Sized32 for ftcache_slot_range {}
+unsafe impl SizedStruct for ftcache_slot_range {}
 
 /// Pools and arenas for a budget. It never changes: any number of threads may ask it at once, and it may be freed while
 /// caches that were made of it live on.

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use ftcache_core::{LayoutKey, Model, Quantisation};
 
-use crate::boundary::{Failure, Sized32, array, guard, read_sized, required_mut, reserved};
+use crate::boundary::{Failure, SizedStruct, array, guard, read_sized, required_mut, reserved};
 use crate::status::ftcache_status;
 
 /// What a model has.
@@ -27,7 +27,7 @@ pub struct ftcache_model_config {
 }
 
 // SAFETY: `repr(C)`, a `u32` first, integers only.
-unsafe impl Sized32 for ftcache_model_config {}
+unsafe impl SizedStruct for ftcache_model_config {}
 
 /// What one layer's kernels read.
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +46,7 @@ pub struct ftcache_layer {
 }
 
 // SAFETY: `repr(C)`, a `u32` first, integers and pointers only; NULL is a value of a pointer.
-unsafe impl Sized32 for ftcache_layer {}
+unsafe impl SizedStruct for ftcache_layer {}
 
 /// A model's description, filled layer by layer.
 ///

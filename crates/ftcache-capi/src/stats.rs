@@ -2,7 +2,7 @@
 
 use ftcache_core::{LayerId, PoolId, Stats};
 
-use crate::boundary::{Sized32, write_sized};
+use crate::boundary::{SizedStruct, write_sized};
 use crate::cache::{enter, ftcache};
 use crate::status::ftcache_status;
 
@@ -31,7 +31,7 @@ pub struct ftcache_stats {
 }
 
 // SAFETY: `repr(C)`, a `u32` first, integers only.
-unsafe impl Sized32 for ftcache_stats {}
+unsafe impl SizedStruct for ftcache_stats {}
 
 impl From<Stats> for ftcache_stats {
     fn from(stats: Stats) -> Self {

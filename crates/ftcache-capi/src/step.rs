@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use ftcache_core::{Error, LayerId, SlotId, Stream, Streams};
 
-use crate::boundary::{Failure, Sized32, read_sized, reserved};
+use crate::boundary::{Failure, SizedStruct, read_sized, reserved};
 use crate::cache::{enter, ftcache};
 use crate::status::ftcache_status;
 
@@ -35,7 +35,7 @@ pub struct ftcache_routes {
 }
 
 // SAFETY: `repr(C)`, a `u32` first, integers and pointers only; NULL is a value of a pointer.
-unsafe impl Sized32 for ftcache_routes {}
+unsafe impl SizedStruct for ftcache_routes {}
 
 /// Where a slot for each route is written, in the routes' rows and order. This may be the ids' own memory.
 #[derive(Debug, Clone, Copy)]
@@ -55,7 +55,7 @@ pub struct ftcache_slots {
 }
 
 // SAFETY: `repr(C)`, a `u32` first, integers and pointers only; NULL is a value of a pointer.
-unsafe impl Sized32 for ftcache_slots {}
+unsafe impl SizedStruct for ftcache_slots {}
 
 /// The engine's own streams. FTCACHE_DEVICE_HOST has the default stream alone, so both are NULL there.
 #[derive(Debug, Clone, Copy)]
@@ -72,7 +72,7 @@ pub struct ftcache_streams {
 }
 
 // SAFETY: `repr(C)`, a `u32` first, integers and pointers only; NULL is a value of a pointer.
-unsafe impl Sized32 for ftcache_streams {}
+unsafe impl SizedStruct for ftcache_streams {}
 
 /// Makes the experts of a step resident and writes a slot for each route, local to the pool of the layer.
 ///
