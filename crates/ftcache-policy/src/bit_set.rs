@@ -144,7 +144,12 @@ const SHORT: usize = 16;
 pub fn sort_distinct(numbers: &mut [u32], scratch: &mut BitSet) {
     match numbers.len() {
         0 | 1 => {}
-        2..=4 => sort_by_rank::<4>(numbers),
+        2 => {
+            let (first, second) = (numbers[0], numbers[1]);
+            numbers[0] = first.min(second);
+            numbers[1] = first.max(second);
+        }
+        3..=4 => sort_by_rank::<4>(numbers),
         5..=8 => sort_by_rank::<8>(numbers),
         9..=SHORT => sort_by_rank::<SHORT>(numbers),
         _ => {

@@ -63,25 +63,28 @@ impl<'a> Tail<'a> {
 
 /// The recency of one pool's slots.
 ///
-/// Each slot is in one of three places: `free` iff its stamp is 0, what is left of `oldest` iff its stamp is
+/// Each slot is in one of three places: `free` iff its stamp is 0, what is left of `oldest` iff its stamp is up to
 /// `oldest_stamp`, else the list.
 #[derive(Debug, Clone)]
 pub struct Recency {
     /// One for each slot, and the sentinel.
     nodes: Vec<Node>,
     free: BitSet,
-    /// The slots that had the least stamp, ascending. Those before `oldest_next` are gone, and so is one that has
-    /// another stamp by now.
+    /// The slots of the least stamps, ascending by stamp and slot. Those before `oldest_next` are gone, and so is one
+    /// whose stamp is now 0 or above `oldest_stamp`.
     oldest: Vec<u32>,
     oldest_next: usize,
-    /// Below every stamp in the list.
+    /// The highest stamp that has come to `oldest`: below every stamp in the list.
     oldest_stamp: u64,
     /// Scratch for sorting, empty.
     order: BitSet,
 }
 
-/// A stamp that no slot has.
+/// The sentinel's stamp, which no slot has.
 const NO_STEP: u64 = u64::MAX;
+
+/// How many slots are taken off the list at once, that a step with few misses need not do it.
+const OLDEST_LEAST: usize = 64;
 
 impl Recency {
     /// `slot_count` free slots.
@@ -93,7 +96,7 @@ impl Recency {
             free: BitSet::full(slot_count as usize),
             oldest: Vec::with_capacity(slot_count as usize),
             oldest_next: 0,
-            oldest_stamp: NO_STEP,
+            oldest_stamp: 0,
             order: BitSet::new(slot_count as usize),
         }
     }
@@ -128,7 +131,7 @@ impl Recency {
             if stamp == step {
                 continue;
             }
-            if stamp != self.oldest_stamp {
+            if stamp > self.oldest_stamp {
                 tail.unlink(slot.get(), previous, next);
             }
             tail.append(slot.get(), step);
@@ -161,13 +164,14 @@ impl Recency {
             if self.oldest_next == self.oldest.len() {
                 self.take_oldest_off(step);
             }
-            let stamp = self.oldest_stamp;
+            let oldest_stamp = self.oldest_stamp;
             let mut tail = Tail::new(&mut self.nodes);
             let left = &self.oldest[self.oldest_next..];
             let mut passed = 0;
             for (&slot, passes) in left.iter().zip(1..) {
                 passed = passes;
-                if tail.nodes[slot as usize].stamp != stamp {
+                let stamp = tail.nodes[slot as usize].stamp;
+                if stamp == 0 || stamp > oldest_stamp {
                     continue;
                 }
                 tail.append(slot, step);
@@ -194,7 +198,7 @@ impl Recency {
             return false;
         }
         let Node { stamp, previous, next } = self.nodes[slot.index()];
-        if stamp != self.oldest_stamp {
+        if stamp > self.oldest_stamp {
             join(&mut self.nodes, previous, next);
         }
         self.nodes[slot.index()].stamp = 0;
@@ -231,22 +235,20 @@ impl Recency {
             if node.stamp < stamp || node.stamp == 0 {
                 return Err(format!("slot {next} has stamp {} after {stamp}", node.stamp));
             }
-            let has_oldest = self.oldest_stamp != NO_STEP;
-            if has_oldest && node.stamp <= self.oldest_stamp {
-                return Err(format!("slot {next} has stamp {}, the oldest have {}", node.stamp, self.oldest_stamp));
-            }
             in_list.insert(next as usize);
             stamp = node.stamp;
             at = next;
         }
-        let left = &self.oldest[self.oldest_next..];
+        let old = |stamp: u64| stamp != 0 && stamp <= self.oldest_stamp;
+        let left = self.oldest[self.oldest_next..].iter().map(|&slot| (self.nodes[slot as usize].stamp, slot));
+        let left: Vec<(u64, u32)> = left.filter(|&(stamp, _)| old(stamp)).collect();
         if !left.is_sorted() || !self.order.is_empty() {
             return Err(format!("the oldest are {left:?}, with {} left in scratch", self.order.len()));
         }
         for (slot, node) in self.nodes[..self.slot_count() as usize].iter().enumerate() {
-            let oldest = node.stamp == self.oldest_stamp;
-            let places = (self.free.contains(slot), left.contains(&(slot as u32)) && oldest, in_list.contains(slot));
-            let right = (node.stamp == 0, oldest, node.stamp != 0 && !oldest);
+            let in_oldest = left.contains(&(node.stamp, slot as u32));
+            let places = (self.free.contains(slot), in_oldest, in_list.contains(slot));
+            let right = (node.stamp == 0, old(node.stamp), node.stamp > self.oldest_stamp);
             if places != right {
                 return Err(format!("slot {slot} with stamp {} is in (free, oldest, list) {places:?}", node.stamp));
             }
@@ -259,21 +261,26 @@ impl Recency {
         (self.nodes.len() - 1) as u32
     }
 
-    /// Takes the slots at the head that have one stamp off the list and puts them in order.
+    /// Takes the slots of the least stamps off the list, some groups of one stamp, each put in slot order.
     fn take_oldest_off(&mut self, step: u64) {
         let sentinel = self.sentinel();
-        let mut at = self.nodes[sentinel as usize].next;
-        let stamp = self.nodes[at as usize].stamp;
+        let nodes = &mut self.nodes[..];
+        let mut at = nodes[sentinel as usize].next;
+        let mut stamp = nodes[at as usize].stamp;
         assert!(stamp < step, "every slot is in use by step {step}");
         self.oldest.clear();
-        // The sentinel's stamp is no slot's, so the walk ends there.
-        while self.nodes[at as usize].stamp == stamp {
-            self.oldest.push(at);
-            at = self.nodes[at as usize].next;
-        }
-        join(&mut self.nodes, sentinel, at);
-        sort_distinct(&mut self.oldest, &mut self.order);
         self.oldest_next = 0;
-        self.oldest_stamp = stamp;
+        while self.oldest.len() < OLDEST_LEAST && stamp < step {
+            let first = self.oldest.len();
+            // The sentinel's stamp is above every step, so both walks end there.
+            while nodes[at as usize].stamp == stamp {
+                self.oldest.push(at);
+                at = nodes[at as usize].next;
+            }
+            sort_distinct(&mut self.oldest[first..], &mut self.order);
+            self.oldest_stamp = stamp;
+            stamp = nodes[at as usize].stamp;
+        }
+        join(nodes, sentinel, at);
     }
 }
