@@ -171,7 +171,8 @@ impl Recency {
             for (&slot, passes) in left.iter().zip(1..) {
                 passed = passes;
                 let stamp = tail.nodes[slot as usize].stamp;
-                if stamp == 0 || stamp > oldest_stamp {
+                // Used again since it came up, if only by the free slots above: none is free by now.
+                if stamp > oldest_stamp {
                     continue;
                 }
                 tail.append(slot, step);
