@@ -171,7 +171,7 @@ impl Recency {
             for (&slot, passes) in left.iter().zip(1..) {
                 passed = passes;
                 let stamp = tail.nodes[slot as usize].stamp;
-                // Used again since it came up, if only by the free slots above: none is free by now.
+                // Used again since it came up. None is free here, since the free ones went before.
                 if stamp > oldest_stamp {
                     continue;
                 }

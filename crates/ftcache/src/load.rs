@@ -23,9 +23,9 @@ impl<D: Device> Cache<D> {
     ///
     /// Nothing is waited for: copies are enqueued on the copy stream, behind what the compute stream was given before,
     /// and what the compute stream is given afterwards comes behind the copies. A step without a miss enqueues nothing,
-    /// and allocates nothing once there was one as wide, or if it is no wider than the requests of the geometry (up to
-    /// 65,536 routes). So all
-    /// steps that share a pool are to name one compute stream: another one is not ordered behind rows on their way.
+    /// so all steps that share a pool are to name one compute stream: another is not ordered behind rows on their way.
+    /// Such a step allocates nothing once there was one as wide, or if it is no wider than the requests of the geometry
+    /// (up to 65,536 routes).
     ///
     /// # Errors
     ///
