@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every test. CTest comes last, so its summary is the last that is printed.
+//! `cargo xtask test`: the tests of all default members, then CTest, so that its summary is the last that is printed.
 
 use crate::native::{Profile, build_library, system_libraries};
 use crate::python::{cmake, models};

@@ -63,7 +63,13 @@ impl RowCopy {
 }
 
 /// A device that holds slots.
-pub trait Device {
+///
+/// # Safety
+///
+/// Others let rows go on a device's word, so its waits must be real: once [`synchronize`](Self::synchronize) of a stream
+/// has returned, no copy that was enqueued on it reads its source any more; nor does any copy once
+/// [`synchronize_all`](Self::synchronize_all), [`free`](Self::free) or [`read`](Self::read) has.
+pub unsafe trait Device {
     /// What it calls itself, for people.
     fn name(&self) -> String;
 

@@ -202,7 +202,9 @@ impl Default for HostDevice {
     }
 }
 
-impl Device for HostDevice {
+// SAFETY: a copy reads its source when it is taken from its stream's queue and never again. `synchronize` returns with that
+// stream's queue empty, `synchronize_all`, `free` and `read` with all of them.
+unsafe impl Device for HostDevice {
     fn name(&self) -> String {
         "host memory".to_owned()
     }

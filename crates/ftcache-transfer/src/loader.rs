@@ -66,7 +66,7 @@ impl<D: Device> Loader<D> {
     /// If a bank of the plan's layer is not attached.
     pub fn apply(&mut self, streams: Streams, plan: &Plan) -> Result<u64, ApplyError> {
         // SAFETY: rows are replaced after a wait for everything enqueued (`attach`) and dropped after the arenas are
-        // freed, which waits too (`drop`); and nobody outside can exchange the device.
+        // freed, which waits too (`drop`), both by the promise of `Device`; and nobody outside can exchange the device.
         unsafe {
             crate::apply(&mut self.device, streams, &self.fences, &self.geometry, &self.arenas, &self.banks, plan)
         }

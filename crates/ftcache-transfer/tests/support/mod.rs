@@ -31,7 +31,8 @@ impl Watched {
     }
 }
 
-impl Device for Watched {
+// SAFETY: every wait is the host device's.
+unsafe impl Device for Watched {
     fn name(&self) -> String {
         self.host.name()
     }
