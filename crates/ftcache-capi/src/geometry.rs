@@ -281,7 +281,8 @@ pub unsafe extern "C" fn ftcache_geometry_layer_pool(
         if layer as usize >= layer_count {
             return Err(Failure::range(format!("no layer {layer}: the model has {layer_count} layers")));
         }
-        *pool = geometry.pool_of_layer(LayerId::new(layer)).get();
+        let serving = geometry.pool_of_layer(LayerId::new(layer));
+        *pool = serving.ok_or_else(|| Failure::range(format!("layer {layer} holds no slots")))?.get();
         Ok(())
     })
 }

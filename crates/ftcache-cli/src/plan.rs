@@ -124,7 +124,7 @@ fn write_table(file: &MoeModel, geometry: &Geometry, out: &mut String) -> std::f
         grouped(geometry.pad_bytes()),
         match geometry.constraints().budget {
             Budget::Bytes(budget) => format!(" of {} bytes", grouped(budget)),
-            Budget::Slots(_) => String::new(),
+            _ => String::new(),
         }
     )?;
     let token_slots = u64::from(model.top_k()) * model.layer_count() as u64;

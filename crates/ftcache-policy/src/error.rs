@@ -1,9 +1,9 @@
-//! What a configuration can get wrong: the thing, what it needs and what it was given.
+//! What a geometry and its parts can get wrong: the thing, what it needs and what it was given.
 
 use std::error::Error;
 use std::fmt;
 
-use crate::{LayerId, PoolId};
+use crate::{BankId, Budget, LayerId, PoolId};
 
 /// A model or a geometry that cannot be had.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,6 +92,41 @@ pub enum GeometryError {
         /// Bytes given.
         given: u64,
     },
+    /// A budget that is a share of memory, where nothing says how much there is.
+    UnknownMemory {
+        /// The budget.
+        budget: Budget,
+    },
+    /// A layer that the model does not have.
+    UnknownLayer {
+        /// The layer.
+        layer: LayerId,
+        /// Layers of the model.
+        layer_count: usize,
+    },
+    /// A limit for a tag that no layer has.
+    UnknownTag {
+        /// The tag.
+        tag: Vec<u8>,
+    },
+    /// No layer holds slots.
+    NothingCached {
+        /// Layers of the model.
+        layers: usize,
+    },
+    /// Slots only stage prefill, which needs one pool of them.
+    SeveralPoolsToStage {
+        /// Pools that the scope and the layout keys make.
+        pools: usize,
+    },
+    /// A profile that does not fit the model.
+    Profile(ProfileError),
+}
+
+impl From<ProfileError> for GeometryError {
+    fn from(error: ProfileError) -> Self {
+        Self::Profile(error)
+    }
 }
 
 impl fmt::Display for GeometryError {
@@ -130,13 +165,25 @@ impl fmt::Display for GeometryError {
             Self::BudgetBelowMinimum { needed, given } => {
                 write!(f, "the pools need {needed} bytes for their requests; {given} are given")
             }
+            Self::UnknownMemory { budget } => write!(f, "a budget of {budget}, where free memory is not known"),
+            Self::UnknownLayer { layer, layer_count } => {
+                write!(f, "no layer {layer}: the model has {layer_count} layers")
+            }
+            Self::UnknownTag { tag } => write!(f, "a slot limit for {}, which no layer has", tag.escape_ascii()),
+            Self::NothingCached { layers } => {
+                write!(f, "none of {layers} layers holds slots: there is nothing to cache")
+            }
+            Self::SeveralPoolsToStage { pools } => {
+                write!(f, "slots that only stage prefill make 1 pool; scope and quantisations make {pools}")
+            }
+            Self::Profile(error) => error.fmt(f),
         }
     }
 }
 
 impl Error for GeometryError {}
 
-/// A text that is not a byte count.
+/// A text that is not a byte count, a share or a budget.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BytesError {
@@ -152,20 +199,132 @@ pub enum BytesError {
         /// The whole text.
         text: String,
     },
+    /// A part that is not a decimal number.
+    NotShare {
+        /// The whole text.
+        text: String,
+        /// The part.
+        part: String,
+    },
+    /// A share over 1.
+    OverWhole {
+        /// The whole text.
+        text: String,
+    },
 }
 
 impl fmt::Display for BytesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotBytes { text, part } => {
-                if text != part {
-                    write!(f, "{text:?}: ")?;
-                }
+                write_whole(f, text, part)?;
                 write!(f, "{part:?} is not a byte count such as 12GiB, 12GB or 9059696640")
             }
             Self::TooLarge { text } => write!(f, "{text:?} is over {} bytes", u64::MAX),
+            Self::NotShare { text, part } => {
+                write_whole(f, text, part)?;
+                write!(f, "{part:?} is not a share such as 0.9")
+            }
+            Self::OverWhole { text } => write!(f, "{text:?} is over the whole; a share is at most 1"),
         }
     }
 }
 
+/// The whole text, where only a part of it was not understood.
+pub(crate) fn write_whole(f: &mut fmt::Formatter<'_>, text: &str, part: &str) -> fmt::Result {
+    if text == part { Ok(()) } else { write!(f, "{text:?}: ") }
+}
+
 impl Error for BytesError {}
+
+/// A profile that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ProfileError {
+    /// No layer, or no expert in the first.
+    Empty,
+    /// A layer with another number of experts than the first.
+    RowLength {
+        /// The layer.
+        layer: LayerId,
+        /// Its experts.
+        experts: usize,
+        /// Experts of the first layer.
+        first_experts: usize,
+    },
+    /// A count that is negative or not a number.
+    Count {
+        /// The layer.
+        layer: LayerId,
+        /// The expert.
+        expert: usize,
+        /// The count, as it prints.
+        count: String,
+    },
+    /// A layer of which no expert was used.
+    Unused {
+        /// The layer.
+        layer: LayerId,
+    },
+    /// A layer whose counts cannot be summed.
+    TooLarge {
+        /// The layer.
+        layer: LayerId,
+    },
+    /// Another shape than the model's.
+    Shape {
+        /// Layers of the profile.
+        layers: usize,
+        /// Experts of its layers.
+        experts: usize,
+        /// Layers of the model.
+        model_layers: usize,
+        /// Experts of its layers.
+        model_experts: u32,
+    },
+}
+
+impl fmt::Display for ProfileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => write!(f, "the profile counts no expert"),
+            Self::RowLength { layer, experts, first_experts } => {
+                write!(f, "the profile counts {experts} experts in layer {layer} and {first_experts} in layer 0")
+            }
+            Self::Count { layer, expert, count } => {
+                write!(f, "the profile's layer {layer} expert {expert} has a count of {count}")
+            }
+            Self::Unused { layer } => write!(f, "the profile's layer {layer} was never used: all counts are 0"),
+            Self::TooLarge { layer } => write!(f, "the profile's layer {layer} has counts too large to be summed"),
+            Self::Shape { layers, experts, model_layers, model_experts } => write!(
+                f,
+                "the profile has {layers} layers of {experts} experts; the model has {model_layers} of {model_experts}"
+            ),
+        }
+    }
+}
+
+impl Error for ProfileError {}
+
+/// Whole layers that the arenas cannot hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StagingError {
+    /// The first bank that is too small.
+    pub bank: BankId,
+    /// Whole layers it was to hold.
+    pub buffer_count: u32,
+    /// Bytes they need, pads included.
+    pub needed: u64,
+    /// Bytes of the bank's arena.
+    pub given: u64,
+}
+
+impl fmt::Display for StagingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bank, buffer_count, needed, given } = self;
+        let layers = if *buffer_count == 1 { "one whole layer needs" } else { "two whole layers need" };
+        write!(f, "{layers} {needed} bytes of bank {bank} to be staged; its arena has {given}")
+    }
+}
+
+impl Error for StagingError {}

@@ -45,6 +45,11 @@ impl LayoutKey {
         self.row_bytes.iter().fold(0, |sum: u64, &bytes| sum.saturating_add(bytes))
     }
 
+    /// The same quantisation with rows of other widths.
+    pub(crate) fn with_rows(&self, row_bytes: Vec<u64>) -> Self {
+        Self { tag: self.tag.clone(), row_bytes: row_bytes.into_boxed_slice() }
+    }
+
     /// The same key with a row width for each of `bank_count` banks, the added ones of zero bytes.
     pub(crate) fn widened(self, bank_count: usize) -> Self {
         let mut row_bytes = self.row_bytes.into_vec();

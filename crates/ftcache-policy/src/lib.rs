@@ -10,7 +10,8 @@
 //! - a **scope** says which layers share, a **split** how slots are divided, a **budget** what may be used.
 //!
 //! Start at [`Geometry::new`]: a [`Model`] and [`Constraints`] in, pools and arenas out, or an error that names what
-//! was needed and what was given.
+//! was needed and what was given. [`Configuration::new`] puts a geometry together with all that an engine decides
+//! around it: free memory and reserves, staging, concurrency, CPU layers, the strategy for misses.
 //!
 //! ```
 //! use ftcache_policy::{Budget, Constraints, Geometry, LayoutKey, Model, Quantisation};
@@ -28,24 +29,44 @@
 
 mod bit_set;
 mod budget;
+mod configuration;
+mod configuration_error;
+mod cpu_layers;
 mod error;
+mod fetch;
 mod geometry;
 mod ids;
 mod layout;
 mod model;
+mod profile;
+mod rank;
+mod rates;
 mod recency;
 mod scope;
-
+mod search;
 mod split;
+mod staging;
+mod tables;
 
 pub use bit_set::{BitSet, sort_distinct};
-pub use budget::parse_bytes;
-pub use error::{BytesError, GeometryError};
-pub use geometry::{Budget, Constraints, Geometry, Pool, SlotRange, TailPad};
+pub use budget::{Budget, Share, parse_budget, parse_bytes};
+pub use configuration::{
+    Configuration, CpuCode, Declined, Note, OtherModel, OverlapOff, Reserve, SetAside, Settings, StagingPlace,
+    StrategyChoice,
+};
+pub use configuration_error::{ConfigurationError, CpuLayersError, Enough, RankError, RatesError};
+pub use cpu_layers::CpuLayers;
+pub use error::{BytesError, GeometryError, ProfileError, StagingError};
+pub use fetch::{Carried, Fetch, FetchRule, Fraction, Strategy};
+pub use geometry::{Constraints, Geometry, Pool, PoolSlots, SlotRange, TagLimit, TailPad, place_pools};
 pub use ids::{BankId, ExpertId, FlatExpertId, LayerId, PoolId, SlotId};
 pub use layout::LayoutKey;
 pub use model::{Model, Quantisation};
+pub use profile::Profile;
+pub use rank::{Cut, RankView};
+pub use rates::{Basis, Pair, Point, Rates, Recommendation};
 pub use recency::Recency;
 pub use scope::{Scope, group_layers};
-
-pub use split::{PoolBounds, split_equal};
+pub use split::{PoolBounds, Split, split_equal, split_profile};
+pub use staging::{SlotRun, StageRange, Staging};
+pub use tables::{Admission, table_bytes};

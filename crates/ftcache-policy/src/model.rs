@@ -81,6 +81,12 @@ impl Model {
         Ok(Self { expert_count, top_k, bank_count, layers })
     }
 
+    /// A part of a model that was checked as a whole; every layer lists all banks.
+    pub(crate) fn part(expert_count: u32, top_k: u32, bank_count: usize, layers: Vec<LayoutKey>) -> Self {
+        debug_assert!(layers.iter().all(|layer| layer.row_bytes().len() == bank_count));
+        Self { expert_count, top_k, bank_count, layers }
+    }
+
     /// Experts of a layer, `E`.
     pub fn expert_count(&self) -> u32 {
         self.expert_count
@@ -134,9 +140,18 @@ impl Model {
         self.layers[layer.index()].row_bytes()[bank.index()]
     }
 
+    /// Bytes of all experts of a layer.
+    ///
+    /// # Panics
+    ///
+    /// If the model has no such layer.
+    pub fn layer_bytes(&self, layer: LayerId) -> u64 {
+        self.layer(layer).expert_bytes() * u64::from(self.expert_count)
+    }
+
     /// Bytes of all experts of all layers.
     pub fn model_bytes(&self) -> u64 {
-        self.layers.iter().map(|layer| layer.expert_bytes() * u64::from(self.expert_count)).sum()
+        self.layer_ids().map(|layer| self.layer_bytes(layer)).sum()
     }
 
     /// Bytes that one token's experts have, over all layers: what a step-by-step decode reads without any cache.

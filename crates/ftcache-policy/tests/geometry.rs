@@ -183,7 +183,7 @@ fn byte_budgets_are_never_passed_and_never_wasted() {
             slot_pad_bytes: rng.below(3),
             ..Constraints::new(Budget::Bytes(budget))
         };
-        match Geometry::new(model.clone(), constraints) {
+        match Geometry::new(model.clone(), constraints.clone()) {
             Ok(geometry) => {
                 let used = geometry.total_bytes();
                 assert!(used <= budget, "seed {seed}: {used} of {budget}");

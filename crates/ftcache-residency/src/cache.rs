@@ -9,7 +9,8 @@ use crate::{EnsureError, Plan, PoolsError, Stats};
 /// The residency of one model's experts.
 #[derive(Debug, Clone)]
 pub struct Cache {
-    pool_of_layer: Vec<PoolId>,
+    /// `None`: the layer holds no slots.
+    pool_of_layer: Vec<Option<PoolId>>,
     pools: Vec<Pool>,
     map: Map,
     /// Steps admitted since the cache was made; one counter for all pools.
@@ -22,28 +23,34 @@ impl Cache {
     /// An empty cache with the pools of a geometry.
     pub fn new(geometry: &Geometry) -> Self {
         let model = geometry.model();
-        let pool_of_layer: Vec<PoolId> = model.layer_ids().map(|layer| geometry.pool_of_layer(layer)).collect();
+        let pool_of_layer: Vec<Option<PoolId>> = model.layer_ids().map(|layer| geometry.pool_of_layer(layer)).collect();
         let slot_counts: Vec<u32> = geometry.pools().iter().map(|pool| pool.slot_count()).collect();
         Self::with_pools(model.expert_count(), &pool_of_layer, &slot_counts)
             .expect("a geometry's pools are consistent, and no pool has more slots than experts")
     }
 
-    /// An empty cache of layers of `expert_count` experts; layer `l` is served by pool `pool_of_layer[l]`, and pool
-    /// `p` has `slot_counts[p]` slots.
+    /// An empty cache of layers of `expert_count` experts; layer `l` is served by pool `pool_of_layer[l]` or holds no
+    /// slots, and pool `p` has `slot_counts[p]` slots.
     ///
     /// # Errors
     ///
     /// A layer in a pool that does not exist; more experts or slots than 32 bits count.
-    pub fn with_pools(expert_count: u32, pool_of_layer: &[PoolId], slot_counts: &[u32]) -> Result<Self, PoolsError> {
+    pub fn with_pools<P: Copy + Into<Option<PoolId>>>(
+        expert_count: u32,
+        pool_of_layer: &[P],
+        slot_counts: &[u32],
+    ) -> Result<Self, PoolsError> {
+        let pool_of_layer: Vec<Option<PoolId>> = pool_of_layer.iter().map(|&pool| pool.into()).collect();
         let experts = u64::from(expert_count) * pool_of_layer.len() as u64;
         let slots: u64 = slot_counts.iter().map(|&count| u64::from(count)).sum();
         if experts.max(slots) >= u64::from(u32::MAX) {
             return Err(PoolsError::TooMany { experts, slots });
         }
-        let stray = |pool: &PoolId| pool.index() >= slot_counts.len();
-        if let Some(index) = pool_of_layer.iter().position(stray) {
-            let (layer, pool) = (LayerId::from_index(index), pool_of_layer[index]);
-            return Err(PoolsError::UnknownPool { layer, pool, pool_count: slot_counts.len() });
+        for (index, pool) in pool_of_layer.iter().enumerate() {
+            if let Some(pool) = pool.filter(|pool| pool.index() >= slot_counts.len()) {
+                let layer = LayerId::from_index(index);
+                return Err(PoolsError::UnknownPool { layer, pool, pool_count: slot_counts.len() });
+            }
         }
 
         let mut pools = Vec::with_capacity(slot_counts.len());
@@ -53,12 +60,12 @@ impl Cache {
             first += slot_count;
         }
         Ok(Self {
-            pool_of_layer: pool_of_layer.to_vec(),
             pools,
             map: Map::new(pool_of_layer.len(), expert_count, slots as usize),
             step: 0,
             stats_of_layer: vec![Stats::default(); pool_of_layer.len()],
             scratch: Scratch::new(expert_count),
+            pool_of_layer,
         })
     }
 
@@ -78,7 +85,8 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// An unknown layer or expert, or more distinct experts than the pool has slots; the cache is then as it was.
+    /// An unknown layer or expert, a layer without slots, or more distinct experts than the pool has slots; the cache is
+    /// then as it was.
     pub fn ensure<'a>(
         &'a mut self,
         layer: LayerId,
@@ -119,10 +127,11 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// An unknown layer.
+    /// An unknown layer, or one that holds no slots.
     pub fn pool_of(&self, layer: LayerId) -> Result<PoolId, EnsureError> {
         let layer_count = self.layer_count();
-        self.pool_of_layer.get(layer.index()).copied().ok_or(EnsureError::UnknownLayer { layer, layer_count })
+        let pool = self.pool_of_layer.get(layer.index()).ok_or(EnsureError::UnknownLayer { layer, layer_count })?;
+        pool.ok_or(EnsureError::NoSlots { layer })
     }
 
     /// The slot that holds an expert.
@@ -177,7 +186,7 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// An unknown layer.
+    /// An unknown layer, or one that holds no slots.
     pub fn forget_layer(&mut self, layer: LayerId) -> Result<usize, EnsureError> {
         let pool = self.pool_of(layer)?;
         let mut freed = 0;
@@ -211,7 +220,7 @@ impl Cache {
     /// Statistics of one pool: the sum over its layers.
     pub fn pool_stats(&self, pool: PoolId) -> Stats {
         let mut sum = Stats::default();
-        for (stats, _) in self.stats_of_layer.iter().zip(&self.pool_of_layer).filter(|(_, of)| **of == pool) {
+        for (stats, _) in self.stats_of_layer.iter().zip(&self.pool_of_layer).filter(|(_, of)| **of == Some(pool)) {
             sum += *stats;
         }
         sum
@@ -228,7 +237,7 @@ impl Cache {
     ///
     /// The first thing found wrong.
     pub fn check(&self) -> Result<(), String> {
-        self.map.check(|layer| self.pools[self.pool_of_layer[layer.index()].index()].first)?;
+        self.map.check(|layer| self.pool_of_layer[layer.index()].map(|pool| self.pools[pool.index()].first))?;
         for pool in &self.pools {
             pool.recency.check().map_err(|wrong| format!("pool {}: {wrong}", pool.id))?;
             for slot in (0..pool.recency.slot_count()).map(SlotId::new) {

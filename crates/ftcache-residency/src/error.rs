@@ -16,6 +16,11 @@ pub enum EnsureError {
         /// Layers of the cache.
         layer_count: usize,
     },
+    /// The layer holds no slots: it decodes elsewhere.
+    NoSlots {
+        /// The layer.
+        layer: LayerId,
+    },
     /// A route names an expert that the layer does not have.
     UnknownExpert {
         /// The layer.
@@ -46,6 +51,7 @@ impl fmt::Display for EnsureError {
             Self::UnknownLayer { layer, layer_count } => {
                 write!(f, "no layer {layer}: the cache has {layer_count} layers")
             }
+            Self::NoSlots { layer } => write!(f, "layer {layer} holds no slots: it decodes elsewhere"),
             Self::UnknownExpert { layer, route, expert, expert_count } => {
                 write!(f, "layer {layer}: route {route} is {expert}, which is no expert of 0..{expert_count}")
             }

@@ -88,11 +88,12 @@ impl Map {
     }
 
     /// Both directions from the raw state; `first_of` gives the first slot number of a layer's pool.
-    pub(crate) fn check(&self, first_of: impl Fn(LayerId) -> u32) -> Result<(), String> {
+    pub(crate) fn check(&self, first_of: impl Fn(LayerId) -> Option<u32>) -> Result<(), String> {
         let mut resident = 0;
         for (expert, &slot) in self.slot_of.iter().enumerate().filter(|(_, slot)| slot.is_slot()) {
             let (layer, _) = self.layer_and_expert(FlatExpertId::from_index(expert));
-            let owner = self.expert_of[first_of(layer) as usize + slot.index()];
+            let first = first_of(layer).ok_or_else(|| format!("expert {expert} is in slot {slot} of no pool"))?;
+            let owner = self.expert_of[first as usize + slot.index()];
             if owner.index() != expert {
                 return Err(format!("expert {expert} is said to be in slot {slot}, which holds {owner}"));
             }

@@ -59,6 +59,57 @@ pub struct LruStep {
     pub copies: Vec<(u32, u32)>,
 }
 
+/// One case of `hybrid.jsonl`: a trace of steps of which a CPU computes what is not fetched.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the keys are explained where the vectors are")]
+pub struct HybridCase {
+    pub layers: usize,
+    pub experts: u32,
+    pub pool_of_layer: Vec<u32>,
+    pub pool_sizes: Vec<u32>,
+    pub order: String,
+    pub rounding: String,
+    pub steps: Vec<HybridStep>,
+    pub final_slot_of: Vec<Vec<i64>>,
+}
+
+/// One step of a [`HybridCase`].
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the keys are explained where the vectors are")]
+pub struct HybridStep {
+    pub layer: u32,
+    pub experts: Vec<u32>,
+    pub fraction_q16: u32,
+    pub max_fetch: u32,
+    pub fetch_cap: u32,
+    pub slots: Vec<i64>,
+    pub cpu_experts: Vec<i64>,
+    pub copies: Vec<(u32, u32)>,
+    pub missing: u32,
+    pub fetched: u32,
+}
+
+/// One case of `staging.jsonl`: where whole layers are staged on top of the pools' slots.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the keys are explained where the vectors are")]
+pub struct StagingCase {
+    pub num_experts: u32,
+    pub layer_kind: Vec<usize>,
+    pub row_bytes: Vec<Vec<u64>>,
+    pub pool_of_layer: Vec<u32>,
+    pub pool_sizes: Vec<u32>,
+    pub stage_bytes: Option<Vec<u64>>,
+    pub pool_offsets: Option<Vec<Vec<u64>>>,
+    pub bank_bytes: Option<Vec<u64>>,
+    pub stable_from: Option<Vec<u32>>,
+    pub invalidates: Option<Vec<Vec<u64>>>,
+    pub overlap_fits: Option<bool>,
+    pub error: Option<String>,
+}
+
 /// Every case of one golden file, e.g. `lru.jsonl`.
 ///
 /// # Panics

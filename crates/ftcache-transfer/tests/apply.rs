@@ -74,7 +74,7 @@ fn random_steps_leave_exactly_the_residents_rows_in_the_arenas() {
         let mut world = World::new(10, LAYERS, constraints, host, rng.below(9));
         for step in 0..30 {
             let layer = rng.below(3) as u32;
-            let pool = world.geometry.pool_of_layer(LayerId::new(layer));
+            let pool = world.geometry.pool_of_layer(LayerId::new(layer)).unwrap();
             let width = rng.below(u64::from(world.geometry.pool(pool).slot_count()) + 1) as usize;
             let routes: Vec<u32> = skewed_routes(&mut rng, 10, width).iter().map(|route| route.get()).collect();
             let bytes = world.step(ONE, layer, &routes).unwrap();
@@ -162,7 +162,7 @@ fn steps_and_kernels(program: u64, host: HostDevice, forgotten: Forgotten) -> Ve
         Forgotten::Ready => Some(compute),
     };
     for _ in 0..6 {
-        let pool = world.geometry.pool_of_layer(LayerId::new(0));
+        let pool = world.geometry.pool_of_layer(LayerId::new(0)).unwrap();
         for _ in 0..rng.below(4) {
             let slot = SlotId::new(rng.below(u64::from(world.geometry.pool(pool).slot_count())) as u32);
             let span = world.arenas.slots(&world.geometry, pool, BankId::new(0), slot).unwrap();

@@ -202,7 +202,7 @@ impl World {
     }
 
     pub(crate) fn pool_of(&self, layer: u32) -> PoolId {
-        self.cache.geometry().pool_of_layer(LayerId::new(layer))
+        self.cache.residency().pool_of(LayerId::new(layer)).expect("the layer holds slots")
     }
 
     pub(crate) fn slot_count(&self, layer: u32) -> u32 {
@@ -212,7 +212,8 @@ impl World {
     /// The slow model of the same pools.
     pub(crate) fn reference(&self) -> Reference {
         let geometry = self.cache.geometry();
-        let pools: Vec<u32> = geometry.model().layer_ids().map(|layer| geometry.pool_of_layer(layer).get()).collect();
+        let pools: Vec<u32> =
+            geometry.model().layer_ids().map(|layer| geometry.pool_of_layer(layer).unwrap().get()).collect();
         let sizes: Vec<u32> = geometry.pools().iter().map(|pool| pool.slot_count()).collect();
         Reference::new(geometry.model().expert_count(), &pools, &sizes)
     }
@@ -241,7 +242,7 @@ impl World {
     pub(crate) fn put(&self, image: &mut [Vec<u8>], layer: u32, expert: u32, slot: u32) {
         for (bank, image) in image.iter_mut().enumerate() {
             let geometry = self.cache.geometry();
-            let range = geometry.pool(geometry.pool_of_layer(LayerId::new(layer))).ranges()[bank];
+            let range = geometry.pool(geometry.pool_of_layer(LayerId::new(layer)).unwrap()).ranges()[bank];
             let at = (range.offset + u64::from(slot) * range.stride) as usize;
             image[at..at + range.row_bytes as usize].copy_from_slice(&row(layer, expert, bank as u32, range.row_bytes));
         }

@@ -1,0 +1,507 @@
+//! Settings in, a whole configuration out: pools, staging, requests, strategy, and every byte that an engine must set
+//! aside for them, before anything is loaded.
+//!
+//! A setting is honoured, or refused with both numbers. Two may be lowered, and then say so: prefill's overlap, where
+//! two layers do not fit, and the requests decoded at once, where the settings allow it. Both are worked out from what
+//! was asked for, so a configuration for a larger budget has them back.
+
+use crate::search::Search;
+use crate::{
+    Admission, Budget, ConfigurationError, Constraints, CpuLayers, Fetch, FetchRule, Fraction, Geometry, GeometryError,
+    LayerId, LayoutKey, Model, PoolId, Rates, Recommendation, Split, Staging, StagingError, Strategy,
+};
+
+/// Where prefill stages whole layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StagingPlace {
+    /// On top of the first pools' slots, which lose what they hold.
+    #[default]
+    Borrowed,
+    /// In memory of its own, so that prefill leaves the decode set alone.
+    Dedicated,
+    /// Nowhere: every chunk is admitted on demand.
+    Nowhere,
+}
+
+/// Bytes of the device that the engine needs for something else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reserve {
+    /// What for: `kv`, `transients`, `weights`.
+    pub name: String,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// What follows from a profile that was counted on a model of another name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OtherModel {
+    /// A note.
+    #[default]
+    Note,
+    /// A refusal.
+    Refuse,
+}
+
+/// Which quantisations the CPU can compute.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum CpuCode {
+    /// All.
+    #[default]
+    Every,
+    /// Those with one of these tags.
+    Tags(Vec<Vec<u8>>),
+}
+
+impl CpuCode {
+    /// Whether the CPU can compute a layer.
+    pub fn has(&self, layer: &LayoutKey) -> bool {
+        match self {
+            Self::Every => true,
+            Self::Tags(tags) => layer.tag().is_some_and(|tag| tags.iter().any(|known| known == tag)),
+        }
+    }
+}
+
+/// How the strategy is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StrategyChoice {
+    /// By the caller.
+    Fixed(Strategy),
+    /// By the rates in the settings.
+    Measured,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Pools, budget, split, requests, strides and pads. A byte budget covers the arenas with their pads and the layers
+    /// that lie on the device as a whole; dedicated staging and tables come on top.
+    pub constraints: Constraints,
+    /// Free bytes of the device, if they are known; then nothing that does not fit is accepted.
+    pub free_bytes: Option<u64>,
+    /// What else the engine needs of them.
+    pub reserves: Vec<Reserve>,
+    /// Decode as many requests at once as fit, if that is fewer than asked for. Otherwise that is refused.
+    pub lower_requests: bool,
+    /// Batch sizes that the engine would capture as graphs.
+    pub batch_sizes: Vec<u32>,
+    /// Where prefill stages whole layers.
+    pub staging: StagingPlace,
+    /// Stage a layer while the one before it computes, if two layers fit.
+    pub overlap: bool,
+    /// Where steps are admitted.
+    pub admission: Admission,
+    /// How misses are computed.
+    pub strategy: StrategyChoice,
+    /// How many misses a hybrid step fetches; the carried fraction of the rates if it is not said.
+    pub fetch: Option<Fetch>,
+    /// What this machine was measured to do.
+    pub rates: Option<Rates>,
+    /// This device, as a profile of rates names it.
+    pub device: Option<String>,
+    /// Which quantisations the CPU can compute.
+    pub cpu_code: CpuCode,
+    /// Layers that decode on the CPU.
+    pub cpu_layers: CpuLayers,
+    /// What the host may pin; `None` if it has no such limit.
+    pub pinnable_bytes: Option<u64>,
+    /// Layers that lie on the device as a whole.
+    pub resident_layers: Vec<LayerId>,
+    /// The model's name, to compare with a profile's.
+    pub model_name: Option<String>,
+    /// What follows if they differ.
+    pub other_model: OtherModel,
+}
+
+impl Settings {
+    /// The constraints alone: borrowed staging with overlap, every miss fetched, admission on the host.
+    pub fn new(constraints: Constraints) -> Self {
+        Self {
+            constraints,
+            free_bytes: None,
+            reserves: Vec::new(),
+            lower_requests: false,
+            batch_sizes: Vec::new(),
+            staging: StagingPlace::Borrowed,
+            overlap: true,
+            admission: Admission::Host,
+            strategy: StrategyChoice::Fixed(Strategy::Offload),
+            fetch: None,
+            rates: None,
+            device: None,
+            cpu_code: CpuCode::Every,
+            cpu_layers: CpuLayers::None,
+            pinnable_bytes: None,
+            resident_layers: Vec::new(),
+            model_name: None,
+            other_model: OtherModel::Note,
+        }
+    }
+
+    /// Bytes of all reserves. Saturates, so that what cannot be counted is refused and does not wrap.
+    pub fn reserved_bytes(&self) -> u64 {
+        self.reserves.iter().fold(0, |sum: u64, reserve| sum.saturating_add(reserve.bytes))
+    }
+}
+
+/// Why a layer holds no slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Declined {
+    /// The constraints say so.
+    Slotless,
+    /// It decodes on the CPU.
+    Cpu,
+    /// It lies on the device as a whole.
+    Resident,
+}
+
+/// Why prefill does not overlap, though it was asked to.
+#[derive(Debug, Clone, PartialEq)]
+pub enum OverlapOff {
+    /// Two whole layers do not fit into a bank's arena.
+    Borrowed(StagingError),
+    /// With two whole layers beside it, the cache cannot be had.
+    Dedicated(Box<ConfigurationError>),
+    /// Nothing is staged.
+    NoStaging,
+}
+
+/// What a user should know of a configuration that can be had.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Note {
+    /// Borrowed staging lies on every slot, so that a chunk finds nothing resident and leaves nothing.
+    NothingStable {
+        /// Slots over all pools.
+        slots: u64,
+    },
+    /// A pool has fewer slots than one token's cycle through its layers needs: LRU gives up each expert before its turn
+    /// comes again.
+    BelowCycle {
+        /// The pool.
+        pool: PoolId,
+        /// Its slots.
+        slots: u32,
+        /// Slots of one cycle.
+        cycle: u64,
+    },
+    /// A profile was counted on a model of another name.
+    OtherModel {
+        /// Where it was counted.
+        profile: String,
+        /// The model here.
+        model: String,
+    },
+    /// The rows to be copied have more bytes than the host may pin.
+    Pinnable {
+        /// Their bytes.
+        needed: u64,
+        /// What may be pinned.
+        given: u64,
+    },
+    /// The budget is more than the pools can use.
+    EveryPoolFull {
+        /// Bytes of the budget that are not used.
+        unused: u64,
+    },
+}
+
+/// Everything to set aside, in bytes of the device.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SetAside {
+    /// Each bank's arena, pads included.
+    pub arenas: Vec<u64>,
+    /// Each bank's dedicated staging buffers, pads included; nothing where they are borrowed.
+    pub staging: Vec<u64>,
+    /// Layers that lie on the device as a whole, with a pad after each bank.
+    pub resident: u64,
+    /// Tables of admission on the device.
+    pub tables: u64,
+}
+
+impl SetAside {
+    /// The sum. It saturates: staging that cannot be had may have more bytes than can be counted.
+    pub fn total(&self) -> u64 {
+        let parts = self.arenas.iter().chain(&self.staging).chain([&self.resident, &self.tables]);
+        parts.fold(0, |sum: u64, &bytes| sum.saturating_add(bytes))
+    }
+}
+
+/// What the settings come to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Configuration {
+    settings: Settings,
+    geometry: Geometry,
+    strategy: Strategy,
+    staging: Option<Staging>,
+    overlap_off: Option<OverlapOff>,
+    requests_off: Option<GeometryError>,
+    cpu_layers: Vec<LayerId>,
+    set_aside: SetAside,
+    notes: Vec<Note>,
+}
+
+impl Configuration {
+    /// What the settings come to for a model.
+    ///
+    /// ```
+    /// use ftcache_policy::{Budget, Configuration, Constraints, LayoutKey, Model, Quantisation, Reserve, Settings, Share};
+    ///
+    /// let model = Model::new(64, 6, Quantisation::PerLayer, vec![LayoutKey::tagged("Q4_K", [4096, 2048]); 8])?;
+    /// let settings = Settings {
+    ///     free_bytes: Some(2 << 20),
+    ///     reserves: vec![Reserve { name: "kv".into(), bytes: 1 << 20 }],
+    ///     ..Settings::new(Constraints::new(Budget::Rest(Share::WHOLE)))
+    /// };
+    /// let configuration = Configuration::new(model, settings)?;
+    /// assert_eq!(configuration.geometry().slot_count(), 170);
+    /// assert!(configuration.staging().is_some_and(|staging| staging.buffer_count() == 2));
+    /// assert_eq!(configuration.left_bytes(), Some((1 << 20) - configuration.set_aside().total()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The first setting that cannot be honoured, with what it needs and what it was given.
+    pub fn new(model: Model, settings: Settings) -> Result<Self, ConfigurationError> {
+        let mut notes = Vec::new();
+        check_profile(&model, &settings, &mut notes)?;
+        let strategy = choose_strategy(&model, &settings)?;
+        if let Some(free) = settings.free_bytes
+            && settings.reserved_bytes() > free
+        {
+            let reserves = settings.reserves.clone();
+            return Err(ConfigurationError::Reserves { reserves, reserved: settings.reserved_bytes(), free });
+        }
+        let resident = &settings.resident_layers;
+        if let Some(&layer) = resident.iter().find(|layer| layer.index() >= model.layer_count()) {
+            return Err(GeometryError::UnknownLayer { layer, layer_count: model.layer_count() }.into());
+        }
+        let has_cpu_code = |layer| settings.cpu_code.has(model.layer(layer));
+        let mut spared = resident.clone();
+        spared.extend(&settings.constraints.slotless_layers);
+        let cpu_layers = settings.cpu_layers.resolve(&model, &spared, has_cpu_code, settings.pinnable_bytes)?;
+        if strategy == Strategy::Cpu && settings.cpu_layers != CpuLayers::None {
+            return Err(ConfigurationError::Ignored {
+                setting: "cpu layers",
+                because: "every layer decodes on the CPU",
+            });
+        }
+
+        let search = Search { model: &model, settings: &settings, strategy, cpu_layers: &cpu_layers };
+        let found = search.run()?;
+        notes.extend(found.notes(&settings, strategy));
+        let Found { geometry, staging, overlap_off, requests_off, set_aside } = found;
+        Ok(Self { settings, geometry, strategy, staging, overlap_off, requests_off, cpu_layers, set_aside, notes })
+    }
+
+    /// The same settings with another budget: what was lowered comes back if there is room.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`new`](Self::new); this configuration stays as it is.
+    pub fn with_budget(&self, budget: Budget) -> Result<Self, ConfigurationError> {
+        let mut settings = self.settings.clone();
+        settings.constraints.budget = budget;
+        Self::new(self.geometry.model().clone(), settings)
+    }
+
+    /// What was asked for.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The pools, with the budget in bytes or slots and the requests that are in effect.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// How misses are computed.
+    pub fn strategy(&self) -> Strategy {
+        self.strategy
+    }
+
+    /// The staging buffers, if prefill stages at all.
+    pub fn staging(&self) -> Option<&Staging> {
+        self.staging.as_ref()
+    }
+
+    /// Why prefill does not overlap, though it was asked to.
+    pub fn overlap_off(&self) -> Option<&OverlapOff> {
+        self.overlap_off.as_ref()
+    }
+
+    /// Requests decoded at once: as many as asked for, unless the settings allow fewer and no more fit.
+    pub fn request_count(&self) -> u32 {
+        self.geometry.constraints().request_count
+    }
+
+    /// Why fewer requests are decoded at once than asked for.
+    pub fn requests_lowered(&self) -> Option<&GeometryError> {
+        self.requests_off.as_ref()
+    }
+
+    /// Of the batch sizes in the settings, those that can be decoded at once.
+    pub fn fitting_batches(&self) -> Vec<u32> {
+        self.geometry.fitting_batches(&self.settings.batch_sizes).collect()
+    }
+
+    /// Every layer that holds no slots, ascending, and why.
+    pub fn declined(&self) -> Vec<(LayerId, Declined)> {
+        let why = |layer: LayerId| {
+            if self.settings.resident_layers.contains(&layer) {
+                Some(Declined::Resident)
+            } else if self.cpu_layers.contains(&layer) {
+                Some(Declined::Cpu)
+            } else if self.settings.constraints.slotless_layers.contains(&layer) {
+                Some(Declined::Slotless)
+            } else {
+                None
+            }
+        };
+        self.geometry.model().layer_ids().filter_map(|layer| why(layer).map(|why| (layer, why))).collect()
+    }
+
+    /// What the rates recommend for a layer, if it was measured.
+    ///
+    /// # Panics
+    ///
+    /// If the model has no such layer.
+    pub fn recommendation(&self, layer: LayerId) -> Option<Recommendation> {
+        recommend(self.geometry.model().layer(layer), &self.settings)
+    }
+
+    /// How many misses of a layer are fetched in a hybrid step; `None` if that is not asked, as all are or none.
+    ///
+    /// # Panics
+    ///
+    /// If the model has no such layer.
+    pub fn fetch(&self, layer: LayerId) -> Option<Fetch> {
+        let key = self.geometry.model().layer(layer);
+        (self.strategy == Strategy::Hybrid)
+            .then(|| fetch_of(key, &self.settings).expect("checked when the strategy was chosen"))
+    }
+
+    /// Everything to set aside on the device.
+    pub fn set_aside(&self) -> &SetAside {
+        &self.set_aside
+    }
+
+    /// What is left of the free memory after reserves and everything set aside.
+    pub fn left_bytes(&self) -> Option<u64> {
+        // Neither difference is negative: that would have been refused.
+        self.settings.free_bytes.map(|free| free - self.settings.reserved_bytes() - self.set_aside.total())
+    }
+
+    /// Bytes of the host that should be pinned: the rows of the layers that hold slots.
+    pub fn pinned_bytes(&self) -> u64 {
+        let pools = self.geometry.pools().iter();
+        pools.flat_map(|pool| pool.layers()).map(|&layer| self.geometry.model().layer_bytes(layer)).sum()
+    }
+
+    /// Registrations that pin them, one for each bank that a layer reads.
+    pub fn pinned_ranges(&self) -> usize {
+        let layers = self.geometry.pools().iter().flat_map(|pool| pool.layers());
+        let read = |&layer: &LayerId| self.geometry.model().layer(layer).row_bytes().iter().filter(|&&b| b > 0).count();
+        layers.map(read).sum()
+    }
+
+    /// Bytes of the host that may be dropped once they are copied: the rows of layers that lie on the device as a
+    /// whole. A slot's row is needed again as soon as it is given up, so no other may.
+    pub fn droppable_bytes(&self) -> u64 {
+        self.settings.resident_layers.iter().map(|&layer| self.geometry.model().layer_bytes(layer)).sum()
+    }
+
+    /// What a user should know.
+    pub fn notes(&self) -> &[Note] {
+        &self.notes
+    }
+}
+
+fn check_profile(model: &Model, settings: &Settings, notes: &mut Vec<Note>) -> Result<(), ConfigurationError> {
+    let Split::Profile(profile) = &settings.constraints.split else { return Ok(()) };
+    profile.check(model)?;
+    let Some(name) = settings.model_name.as_deref().filter(|&name| name != profile.model_name()) else {
+        return Ok(());
+    };
+    let (profile, model) = (profile.model_name().to_owned(), name.to_owned());
+    match settings.other_model {
+        OtherModel::Note => notes.push(Note::OtherModel { profile, model }),
+        OtherModel::Refuse => return Err(ConfigurationError::OtherModel { profile, model }),
+    }
+    Ok(())
+}
+
+/// What the rates say of a layer; never a strategy that its quantisation has no CPU code for.
+fn recommend(layer: &LayoutKey, settings: &Settings) -> Option<Recommendation> {
+    let mut point = settings.rates.as_ref()?.point_of(layer)?.clone();
+    if !settings.cpu_code.has(layer) {
+        point.cpu = None;
+    }
+    Some(point.recommend())
+}
+
+fn choose_strategy(model: &Model, settings: &Settings) -> Result<Strategy, ConfigurationError> {
+    if let (Some(rates), Some(device)) = (&settings.rates, &settings.device) {
+        rates.check_device(device)?;
+    }
+    let strategy = match settings.strategy {
+        StrategyChoice::Fixed(strategy) => strategy,
+        StrategyChoice::Measured => {
+            // The layers are alike but for their quantisation: the CPU takes part if it helps with any of them.
+            let each: Vec<Strategy> =
+                model.layers().iter().filter_map(|layer| recommend(layer, settings)).map(|one| one.strategy).collect();
+            if each.is_empty() {
+                return Err(ConfigurationError::NotMeasured { layer: LayerId::new(0) });
+            }
+            let alike = each.iter().all(|one| *one == each[0]);
+            if alike && each.len() == model.layer_count() { each[0] } else { Strategy::Hybrid }
+        }
+    };
+    let because = match strategy {
+        Strategy::Offload => Some("offload fetches every miss"),
+        Strategy::Cpu => Some("nothing is fetched where the CPU computes every expert"),
+        Strategy::Hybrid => None,
+    };
+    if let (Some(because), Some(_), StrategyChoice::Fixed(_)) = (because, &settings.fetch, settings.strategy) {
+        return Err(ConfigurationError::Ignored { setting: "fetch", because });
+    }
+    if settings.constraints.staging_only && strategy != Strategy::Cpu {
+        return Err(ConfigurationError::Ignored { setting: "strategy", because: "slots only stage prefill" });
+    }
+    if strategy == Strategy::Offload {
+        return Ok(strategy);
+    }
+    if let StrategyChoice::Fixed(_) = settings.strategy
+        && let Some(layer) = model.layer_ids().find(|&layer| !settings.cpu_code.has(model.layer(layer)))
+    {
+        let tag = model.layer(layer).tag().unwrap_or_default().to_vec();
+        return Err(ConfigurationError::NoCpuCode { strategy, layer, tag });
+    }
+    if strategy == Strategy::Hybrid {
+        let unmeasured = |layer: &LayerId| fetch_of(model.layer(*layer), settings).is_none();
+        if let Some(layer) = model.layer_ids().find(unmeasured) {
+            return Err(ConfigurationError::NotMeasured { layer });
+        }
+    }
+    Ok(strategy)
+}
+
+/// How many misses of a layer a hybrid step fetches: as the settings say, or the fraction of its rates, carried. All, if
+/// the CPU has no code for it.
+fn fetch_of(layer: &LayoutKey, settings: &Settings) -> Option<Fetch> {
+    if !settings.cpu_code.has(layer) {
+        return Some(Fetch { rule: FetchRule::Carry(Fraction::ALL), most: None });
+    }
+    settings
+        .fetch
+        .or_else(|| recommend(layer, settings).map(|one| Fetch { rule: FetchRule::Carry(one.fraction), most: None }))
+}
+
+/// What was found to fit.
+pub(crate) struct Found {
+    pub(crate) geometry: Geometry,
+    pub(crate) staging: Option<Staging>,
+    pub(crate) overlap_off: Option<OverlapOff>,
+    pub(crate) requests_off: Option<GeometryError>,
+    pub(crate) set_aside: SetAside,
+}

@@ -1,0 +1,257 @@
+//! The search behind a configuration: the most requests and the staging that fit, or the least budget that would do.
+
+use crate::configuration::{Found, Note, OverlapOff, SetAside, Settings, StagingPlace};
+use crate::{
+    Budget, ConfigurationError, Constraints, Enough, Geometry, GeometryError, LayerId, Model, PoolId, Staging,
+    Strategy, table_bytes,
+};
+
+pub(crate) struct Search<'a> {
+    pub(crate) model: &'a Model,
+    pub(crate) settings: &'a Settings,
+    pub(crate) strategy: Strategy,
+    pub(crate) cpu_layers: &'a [LayerId],
+}
+
+/// One attempt that fits.
+struct Fit {
+    geometry: Geometry,
+    staging: Option<Staging>,
+    set_aside: SetAside,
+}
+
+impl Search<'_> {
+    pub(crate) fn run(&self) -> Result<Found, ConfigurationError> {
+        let settings = self.settings;
+        if self.strategy == Strategy::Cpu && settings.staging != StagingPlace::Borrowed {
+            return Err(ConfigurationError::CpuWithoutSlots);
+        }
+        let (fit, requests_off) = self.most_requests()?;
+        let (fit, overlap_off) = if settings.overlap { self.overlapping(fit) } else { (fit, None) };
+        let one_buffer = overlap_off.is_some() || !settings.overlap;
+        let Fit { geometry, staging, set_aside } = fit;
+        let staging = if one_buffer { staging.map(Staging::without_overlap) } else { staging };
+        Ok(Found { geometry, staging, overlap_off, requests_off, set_aside })
+    }
+
+    /// As many requests as asked for; or the most that fit, with what stood against more, where the settings allow it.
+    fn most_requests(&self) -> Result<(Fit, Option<GeometryError>), ConfigurationError> {
+        let asked = self.settings.constraints.request_count;
+        let error = match self.fit(self.settings, asked, 1) {
+            Ok(fit) => return Ok((fit, None)),
+            Err(error) => error,
+        };
+        let too_many = match &error {
+            ConfigurationError::Geometry(
+                error @ (GeometryError::SlotsBelowMinimum { .. }
+                | GeometryError::BudgetBelowMinimum { .. }
+                | GeometryError::SlotLimitBelowMinimum { .. }),
+            ) => error.clone(),
+            _ => return Err(self.with_enough(error, asked)),
+        };
+        if !self.settings.lower_requests {
+            return Err(self.with_enough(error, asked));
+        }
+        let mut best = self.fit(self.settings, 1, 1).map_err(|error| self.with_enough(error, 1))?;
+        let (mut fits, mut past) = (1, asked);
+        while past - fits > 1 {
+            let middle = fits + (past - fits) / 2;
+            match self.fit(self.settings, middle, 1) {
+                Ok(fit) => (best, fits) = (fit, middle),
+                Err(_) => past = middle,
+            }
+        }
+        Ok((best, Some(too_many)))
+    }
+
+    /// The same with two staging buffers, or why there is one.
+    fn overlapping(&self, fit: Fit) -> (Fit, Option<OverlapOff>) {
+        match self.settings.staging {
+            StagingPlace::Nowhere => (fit, Some(OverlapOff::NoStaging)),
+            StagingPlace::Borrowed => {
+                let short = fit.staging.as_ref().and_then(Staging::second_lacks).cloned();
+                (fit, short.map(OverlapOff::Borrowed))
+            }
+            StagingPlace::Dedicated => match self.fit(self.settings, fit.geometry.constraints().request_count, 2) {
+                Ok(two) => (two, None),
+                Err(error) => (fit, Some(OverlapOff::Dedicated(Box::new(error)))),
+            },
+        }
+    }
+
+    /// One geometry with its staging, and everything it sets aside.
+    fn fit(&self, settings: &Settings, request_count: u32, buffer_count: u32) -> Result<Fit, ConfigurationError> {
+        let mut constraints = settings.constraints.clone();
+        constraints.request_count = request_count;
+        constraints.staging_only |= self.strategy == Strategy::Cpu;
+        constraints.slotless_layers.extend(self.cpu_layers);
+        constraints.slotless_layers.extend(&settings.resident_layers);
+
+        // Which rows are staged, and so how many bytes, does not depend on the slots.
+        let staged = |geometry: &Geometry| match settings.staging {
+            StagingPlace::Dedicated => Some(Staging::dedicated(geometry, buffer_count)),
+            StagingPlace::Borrowed | StagingPlace::Nowhere => None,
+        };
+        let least = Geometry::least(self.model.clone(), constraints.clone())?;
+        let staging_bytes = staged(&least).map_or(vec![0; self.model.bank_count()], |staging| staging.added_bytes());
+        let resident = resident_bytes(self.model, &settings.resident_layers, &constraints);
+        let beside = settings.reserved_bytes().saturating_add(sum(&staging_bytes));
+
+        let geometry = match settings.constraints.budget {
+            Budget::Slots(_) => Geometry::new(self.model.clone(), constraints)?,
+            Budget::Bytes(bytes) => self.within(constraints, bytes, resident)?,
+            Budget::Free(share) => {
+                let free = settings.free_bytes.ok_or(ConfigurationError::FreeUnknown)?;
+                self.within(constraints, share.of(free), resident)?
+            }
+            Budget::Rest(share) => {
+                let free = settings.free_bytes.ok_or(ConfigurationError::FreeUnknown)?;
+                // Tables grow with the slots, and slots shrink with the tables: a turn or two, as tables are small.
+                let mut tables = 0;
+                loop {
+                    let taken = beside.saturating_add(tables);
+                    let rest =
+                        free.checked_sub(taken).ok_or(ConfigurationError::NothingLeft { needed: taken, free })?;
+                    let geometry = self.within(constraints.clone(), share.of(rest), resident)?;
+                    let needed = table_bytes(&geometry, settings.admission);
+                    if needed <= tables {
+                        break geometry;
+                    }
+                    tables = needed;
+                }
+            }
+        };
+
+        let staging = match settings.staging {
+            StagingPlace::Borrowed => Some(Staging::borrowed(&geometry)?),
+            StagingPlace::Dedicated | StagingPlace::Nowhere => staged(&geometry),
+        };
+        let set_aside = SetAside {
+            arenas: geometry.arena_bytes().to_vec(),
+            staging: staging_bytes,
+            resident,
+            tables: table_bytes(&geometry, settings.admission),
+        };
+        if let Some(free) = settings.free_bytes
+            && settings.reserved_bytes().saturating_add(set_aside.total()) > free
+        {
+            let (needed, reserved) = (set_aside.total(), settings.reserved_bytes());
+            return Err(ConfigurationError::PastFree { needed, reserved, free });
+        }
+        Ok(Fit { geometry, staging, set_aside })
+    }
+
+    /// A geometry within so many bytes, of which the layers on the device take theirs first.
+    fn within(&self, mut constraints: Constraints, bytes: u64, resident: u64) -> Result<Geometry, ConfigurationError> {
+        let short = ConfigurationError::Resident { needed: resident, given: bytes };
+        constraints.budget = Budget::Bytes(bytes.checked_sub(resident).ok_or(short)?);
+        Ok(Geometry::new(self.model.clone(), constraints)?)
+    }
+
+    /// The error with the least budget that would do, where more of it would help.
+    fn with_enough(&self, error: ConfigurationError, request_count: u32) -> ConfigurationError {
+        let helps = matches!(
+            error,
+            ConfigurationError::Staging(_)
+                | ConfigurationError::NothingLeft { .. }
+                | ConfigurationError::Resident { .. }
+                | ConfigurationError::Geometry(
+                    GeometryError::SlotsBelowMinimum { .. } | GeometryError::BudgetBelowMinimum { .. }
+                )
+        );
+        if !helps {
+            return error;
+        }
+        let with = |amount: u64| {
+            let mut settings = self.settings.clone();
+            match &mut settings.constraints.budget {
+                Budget::Slots(slots) => *slots = amount,
+                Budget::Bytes(bytes) => *bytes = amount,
+                Budget::Free(_) | Budget::Rest(_) => settings.free_bytes = Some(amount),
+            }
+            settings
+        };
+        let given = match self.settings.constraints.budget {
+            Budget::Slots(slots) => slots,
+            Budget::Bytes(bytes) => bytes,
+            Budget::Free(_) | Budget::Rest(_) => self.settings.free_bytes.unwrap_or(0),
+        };
+        let fits = |amount: u64| self.fit(&with(amount), request_count, 1).is_ok();
+        let doubled = (0..64).scan(given.max(1), |amount, _| {
+            *amount = amount.checked_mul(2)?;
+            Some(*amount)
+        });
+        // A slot count past what the pools can use is refused as well, so the last try is exactly that.
+        let most = match self.settings.constraints.budget {
+            Budget::Slots(_) => Some(u64::from(self.model.expert_count()) * self.model.layer_count() as u64),
+            _ => None,
+        };
+        let enough = doubled.take_while(|&amount| most.is_none_or(|most| amount < most)).chain(most).find(|&a| fits(a));
+        let Some(mut enough) = enough else { return error };
+        let mut short = given;
+        while enough - short > 1 {
+            let middle = short + (enough - short) / 2;
+            if fits(middle) {
+                enough = middle;
+            } else {
+                short = middle;
+            }
+        }
+        let enough = match self.settings.constraints.budget {
+            Budget::Slots(_) => Enough::Slots(enough),
+            Budget::Bytes(_) => Enough::Bytes(enough),
+            Budget::Free(_) | Budget::Rest(_) => Enough::Free(enough),
+        };
+        ConfigurationError::Short { error: Box::new(error), enough }
+    }
+}
+
+impl Found {
+    /// What a user should know of it.
+    pub(crate) fn notes(&self, settings: &Settings, strategy: Strategy) -> Vec<Note> {
+        let mut notes = Vec::new();
+        let geometry = &self.geometry;
+        let (model, constraints) = (geometry.model(), geometry.constraints());
+        if let Some(staging) = self.staging.as_ref().filter(|staging| staging.is_borrowed())
+            && strategy != Strategy::Cpu
+            && staging.stable_slots(geometry) == 0
+        {
+            notes.push(Note::NothingStable { slots: geometry.slot_count() });
+        }
+        for (index, pool) in geometry.pools().iter().enumerate().filter(|_| strategy != Strategy::Cpu) {
+            let routes = u64::from(model.top_k()) * u64::from(constraints.request_count);
+            let cycle = pool.layers().len() as u64 * routes.min(u64::from(model.expert_count()));
+            // A pool of one layer has what one step needs.
+            if u64::from(pool.slot_count()) < cycle {
+                notes.push(Note::BelowCycle { pool: PoolId::from_index(index), slots: pool.slot_count(), cycle });
+            }
+        }
+        if let Budget::Bytes(budget) = constraints.budget
+            && geometry.pools().iter().all(|pool| pool.slot_count() == pool.bounds().max_slots)
+            && budget > geometry.total_bytes()
+        {
+            notes.push(Note::EveryPoolFull { unused: budget - geometry.total_bytes() });
+        }
+        let layers = geometry.pools().iter().flat_map(|pool| pool.layers());
+        let needed: u64 = layers.map(|&layer| model.layer_bytes(layer)).sum();
+        if let Some(given) = settings.pinnable_bytes.filter(|&given| given < needed) {
+            notes.push(Note::Pinnable { needed, given });
+        }
+        notes
+    }
+}
+
+/// Bytes of whole layers on the device: each bank's rows at their stride, and a pad after them.
+fn resident_bytes(model: &Model, layers: &[LayerId], constraints: &Constraints) -> u64 {
+    let layer_bytes = |&layer: &LayerId| {
+        let ranges = crate::geometry::slot_ranges(model, layer, constraints);
+        let experts = u64::from(model.expert_count());
+        let bank = |range: &crate::SlotRange| range.stride.saturating_mul(experts).saturating_add(range.tail_pad_bytes);
+        ranges.map_or(u64::MAX, |ranges| ranges.iter().map(bank).fold(0, u64::saturating_add))
+    };
+    layers.iter().map(layer_bytes).fold(0, u64::saturating_add)
+}
+
+fn sum(bytes: &[u64]) -> u64 {
+    bytes.iter().fold(0, |sum, &bytes| sum.saturating_add(bytes))
+}
