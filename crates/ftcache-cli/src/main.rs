@@ -5,6 +5,7 @@
 
 mod inspect;
 mod plan;
+mod plan_report;
 mod replay;
 mod table;
 
@@ -26,7 +27,7 @@ enum Command {
     /// Show a model's layers of experts: quantisation and bytes of a row
     Inspect(inspect::Arguments),
     /// Divide a budget into slots, before anything is loaded
-    Plan(plan::Arguments),
+    Plan(Box<plan::Arguments>),
     /// Drive a cache with recorded routing: move generated rows, check every slot, count hits
     Replay(replay::Arguments),
 }

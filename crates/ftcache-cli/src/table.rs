@@ -5,6 +5,7 @@ use std::fmt;
 /// Rows of cells under a heading; the first column is left-aligned, the others right-aligned.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
+    left_aligned: bool,
 }
 
 impl Table {
@@ -13,7 +14,12 @@ impl Table {
     }
 
     pub(crate) fn with_heading(heading: Vec<String>) -> Self {
-        Self { rows: vec![heading] }
+        Self { rows: vec![heading], left_aligned: false }
+    }
+
+    /// All columns left-aligned: for words instead of numbers.
+    pub(crate) fn left_aligned(self) -> Self {
+        Self { left_aligned: true, ..self }
     }
 
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
@@ -29,7 +35,10 @@ impl fmt::Display for Table {
         for row in &self.rows {
             let mut line = format!("{:<width$}", row[0], width = widths[0]);
             for (cell, width) in row.iter().zip(&widths).skip(1) {
-                line.push_str(&format!("  {cell:>width$}"));
+                line.push_str(&match self.left_aligned {
+                    true => format!("  {cell:<width$}"),
+                    false => format!("  {cell:>width$}"),
+                });
             }
             writeln!(f, "{}", line.trim_end())?;
         }
@@ -80,9 +89,52 @@ pub(crate) fn ranges(numbers: impl IntoIterator<Item = u32>) -> String {
     runs.iter().map(run).collect::<Vec<_>>().join(", ")
 }
 
+/// Reads what [`ranges`] writes: `0-3, 5`. Each number once, ascending.
+pub(crate) fn parse_ranges(text: &str) -> Result<Vec<u32>, String> {
+    let unknown = |part: &str| format!("{part:?} is neither a number nor a range such as 2-6");
+    let mut numbers: Vec<u32> = Vec::new();
+    for part in text.split(',').map(str::trim) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |digits: &str| -> Result<u32, String> {
+            let all_digits = digits.bytes().all(|byte| byte.is_ascii_digit());
+            all_digits.then(|| digits.parse().ok()).flatten().ok_or_else(|| unknown(part))
+        };
+        let (first, last) = (number(first.trim())?, number(last.trim())?);
+        // No model has more blocks; a larger range is a slip, and would fill memory.
+        if first > last || last - first > 1 << 16 {
+            return Err(unknown(part));
+        }
+        if let Some(before) = numbers.last().filter(|&&before| before >= first) {
+            return Err(format!("{part:?} does not come after {before}"));
+        }
+        numbers.extend(first..=last);
+    }
+    Ok(numbers)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranges_are_read_as_they_are_written() {
+        assert_eq!(parse_ranges("0-2, 5,7-8"), Ok(vec![0, 1, 2, 5, 7, 8]));
+        for text in ["", "a", "3-", "-3", "5-3", "1,1", "1-4,3", "1,,2", "0-4294967295", "99999999999"] {
+            assert!(parse_ranges(text).is_err(), "{text:?} was taken for {:?}", parse_ranges(text));
+        }
+        // Any text: what is taken is written back as the same numbers.
+        let mut state = 1_u64;
+        for _ in 0..20_000 {
+            let mut text = String::new();
+            for _ in 0..8 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                text.push(char::from(b"0123459-,  x"[(state >> 33) as usize % 12]));
+            }
+            if let Ok(numbers) = parse_ranges(&text) {
+                assert_eq!(parse_ranges(&ranges(numbers.iter().copied())), Ok(numbers), "{text:?}");
+            }
+        }
+    }
 
     #[test]
     fn numbers_as_people_read_them() {

@@ -6,7 +6,8 @@
 //!
 //! - [`Gguf`] is the header of one file; [`open_shards`] opens all files of a split model, given any one of them;
 //! - [`GgmlType`] is the table of block sizes;
-//! - [`ModelError`] is everything a file can get wrong.
+//! - [`ModelError`] is everything a file can get wrong;
+//! - [`measured`] reads what was measured beforehand: profiles of expert use, and a machine's rates.
 //!
 //! The reader is our own because a wrong row width here is a wrong copy later, and the crates that read GGUF do not
 //! know the types of today: ggus 0.5.1 ends at type 33 (no TQ1_0, TQ2_0, MXFP4, NVFP4, Q1_0 or Q2_0), gguf 0.1.2 at 18
@@ -29,6 +30,7 @@
 mod error;
 mod ggml_type;
 mod gguf;
+pub mod measured;
 mod moe;
 mod shards;
 

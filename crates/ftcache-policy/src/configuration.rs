@@ -8,7 +8,7 @@
 use crate::search::Search;
 use crate::{
     Admission, Budget, ConfigurationError, Constraints, CpuLayers, Fetch, FetchRule, Fraction, Geometry, GeometryError,
-    LayerId, LayoutKey, Model, PoolId, Rates, Recommendation, Split, Staging, StagingError, Strategy,
+    LayerId, LayoutKey, Model, PoolId, Rates, Recommendation, Rounding, Split, Staging, StagingError, Strategy,
 };
 
 /// Where prefill stages whole layers.
@@ -71,6 +71,20 @@ pub enum StrategyChoice {
     Measured,
 }
 
+/// How it is chosen how many misses of a hybrid step are fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FetchChoice {
+    /// By the caller, alike in every layer.
+    Fixed(Fetch),
+    /// By the fraction that the rates in the settings give each layer's kind.
+    Measured {
+        /// How a fraction becomes a number.
+        rounding: Rounding,
+        /// The most misses of a step that are fetched.
+        most: Option<u32>,
+    },
+}
+
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
@@ -93,8 +107,8 @@ pub struct Settings {
     pub admission: Admission,
     /// How misses are computed.
     pub strategy: StrategyChoice,
-    /// How many misses a hybrid step fetches; the carried fraction of the rates if it is not said.
-    pub fetch: Option<Fetch>,
+    /// How many misses a hybrid step fetches; by the rates, carried, if it is not said.
+    pub fetch: Option<FetchChoice>,
     /// What this machine was measured to do.
     pub rates: Option<Rates>,
     /// This device, as a profile of rates names it.
@@ -174,14 +188,14 @@ pub enum Note {
         /// Slots over all pools.
         slots: u64,
     },
-    /// A pool has fewer slots than one token's cycle through its layers needs: LRU gives up each expert before its turn
-    /// comes again.
+    /// A pool has fewer slots than one decode of all its layers routes to: LRU gives up each expert before its turn comes
+    /// again.
     BelowCycle {
         /// The pool.
         pool: PoolId,
         /// Its slots.
         slots: u32,
-        /// Slots of one cycle.
+        /// Routes of all requests in all its layers, at most every expert.
         cycle: u64,
     },
     /// A profile was counted on a model of another name.
@@ -411,6 +425,11 @@ impl Configuration {
         self.settings.resident_layers.iter().map(|&layer| self.geometry.model().layer_bytes(layer)).sum()
     }
 
+    /// The layers that decode on the CPU, ascending.
+    pub fn cpu_layers(&self) -> &[LayerId] {
+        &self.cpu_layers
+    }
+
     /// What a user should know.
     pub fn notes(&self) -> &[Note] {
         &self.notes
@@ -486,15 +505,18 @@ fn choose_strategy(model: &Model, settings: &Settings) -> Result<Strategy, Confi
     Ok(strategy)
 }
 
-/// How many misses of a layer a hybrid step fetches: as the settings say, or the fraction of its rates, carried. All, if
-/// the CPU has no code for it.
+/// How many misses of a layer a hybrid step fetches. All, if the CPU has no code for it; `None`, if that is to be measured
+/// and was not.
 fn fetch_of(layer: &LayoutKey, settings: &Settings) -> Option<Fetch> {
     if !settings.cpu_code.has(layer) {
         return Some(Fetch { rule: FetchRule::Carry(Fraction::ALL), most: None });
     }
-    settings
-        .fetch
-        .or_else(|| recommend(layer, settings).map(|one| Fetch { rule: FetchRule::Carry(one.fraction), most: None }))
+    let (rounding, most) = match settings.fetch {
+        Some(FetchChoice::Fixed(fetch)) => return Some(fetch),
+        Some(FetchChoice::Measured { rounding, most }) => (rounding, most),
+        None => (Rounding::default(), None),
+    };
+    recommend(layer, settings).map(|one| Fetch { rule: rounding.rule(one.fraction), most })
 }
 
 /// What was found to fit.

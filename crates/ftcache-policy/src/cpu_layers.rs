@@ -8,6 +8,17 @@ use std::fmt;
 use crate::{CpuLayersError, LayerId, Model, Share};
 
 /// Which layers decode on the CPU.
+///
+/// ```
+/// use ftcache_policy::{CpuLayers, LayoutKey, Model, Quantisation};
+///
+/// // Ten layers of 8 MiB, of which 60 MiB can be pinned: three are left to the CPU.
+/// let layers = vec![LayoutKey::tagged("Q4_K", [1 << 20]); 10];
+/// let model = Model::new(8, 2, Quantisation::PerLayer, layers)?;
+/// let taken = CpuLayers::parse("auto")?.resolve(&model, &[], |_| true, Some(60 << 20))?;
+/// assert_eq!(taken.iter().map(|layer| layer.get()).collect::<Vec<_>>(), [0, 1, 9]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum CpuLayers {
     /// None.

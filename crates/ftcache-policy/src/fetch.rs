@@ -83,6 +83,39 @@ pub enum FetchRule {
     Carry(Fraction),
 }
 
+/// How a fraction of the misses becomes a number of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Rounding {
+    /// [`FetchRule::MinWait`].
+    MinWait,
+    /// [`FetchRule::PreferFetch`].
+    PreferFetch,
+    /// [`FetchRule::Carry`].
+    #[default]
+    Carry,
+}
+
+impl Rounding {
+    /// The rule for a fraction.
+    pub fn rule(self, fraction: Fraction) -> FetchRule {
+        match self {
+            Self::MinWait => FetchRule::MinWait(fraction),
+            Self::PreferFetch => FetchRule::PreferFetch(fraction),
+            Self::Carry => FetchRule::Carry(fraction),
+        }
+    }
+}
+
+impl fmt::Display for Rounding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::MinWait => "min-wait",
+            Self::PreferFetch => "prefer-fetch",
+            Self::Carry => "carry",
+        })
+    }
+}
+
 /// What [`FetchRule::Carry`] keeps from one step of a layer to its next: less than one miss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Carried(u16);

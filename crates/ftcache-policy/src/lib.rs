@@ -42,6 +42,7 @@ mod profile;
 mod rank;
 mod rates;
 mod recency;
+mod report;
 mod scope;
 mod search;
 mod split;
@@ -51,13 +52,13 @@ mod tables;
 pub use bit_set::{BitSet, sort_distinct};
 pub use budget::{Budget, Share, parse_budget, parse_bytes};
 pub use configuration::{
-    Configuration, CpuCode, Declined, Note, OtherModel, OverlapOff, Reserve, SetAside, Settings, StagingPlace,
-    StrategyChoice,
+    Configuration, CpuCode, Declined, FetchChoice, Note, OtherModel, OverlapOff, Reserve, SetAside, Settings,
+    StagingPlace, StrategyChoice,
 };
 pub use configuration_error::{ConfigurationError, CpuLayersError, Enough, RankError, RatesError};
 pub use cpu_layers::CpuLayers;
 pub use error::{BytesError, GeometryError, ProfileError, StagingError};
-pub use fetch::{Carried, Fetch, FetchRule, Fraction, Strategy};
+pub use fetch::{Carried, Fetch, FetchRule, Fraction, Rounding, Strategy};
 pub use geometry::{Constraints, Geometry, Pool, PoolSlots, SlotRange, TagLimit, TailPad, place_pools};
 pub use ids::{BankId, ExpertId, FlatExpertId, LayerId, PoolId, SlotId};
 pub use layout::LayoutKey;
@@ -66,6 +67,7 @@ pub use profile::Profile;
 pub use rank::{Cut, RankView};
 pub use rates::{Basis, Pair, Point, Rates, Recommendation};
 pub use recency::Recency;
+pub use report::Effective;
 pub use scope::{Scope, group_layers};
 pub use split::{PoolBounds, Split, split_equal, split_profile};
 pub use staging::{SlotRun, StageRange, Staging};

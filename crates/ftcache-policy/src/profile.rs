@@ -46,7 +46,8 @@ impl Profile {
             if !sum.is_finite() {
                 return Err(ProfileError::TooLarge { layer });
             }
-            shares.extend(row.iter().map(|count| count / sum));
+            // A count of minus zero is none; adding zero takes its sign, so that the bits order as the shares do.
+            shares.extend(row.iter().map(|count| count / sum + 0.0));
         }
         Ok(Self { model_name: model_name.into(), expert_count, shares })
     }

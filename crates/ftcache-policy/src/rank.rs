@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::{BankId, ExpertId, LayerId, LayoutKey, Model, RankError};
+use crate::{BankId, ExpertId, LayerId, LayoutKey, Model, Profile, ProfileError, RankError};
 
 /// How the experts of a layer are divided between ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub enum Cut {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankView {
     model: Model,
+    /// Layers of the whole model.
+    layer_count: usize,
     /// Experts of a layer of the whole model.
     expert_count: u32,
     experts: Range<u32>,
@@ -77,7 +79,7 @@ impl RankView {
         let keys = layers.iter().map(|&layer| cut_rows(whole, layer, cut)).collect::<Result<Vec<_>, _>>()?;
         let owned = experts.end - experts.start;
         let model = Model::part(owned, whole.top_k().min(owned), whole.bank_count(), keys);
-        Ok(Self { model, expert_count, experts, layers: layers.to_vec() })
+        Ok(Self { model, layer_count: whole.layer_count(), expert_count, experts, layers: layers.to_vec() })
     }
 
     /// The model of this rank: what plans and caches are made of.
@@ -98,6 +100,23 @@ impl RankView {
     /// The view's number of a layer of the whole model, or `None` if another rank runs it.
     pub fn local_layer(&self, layer: LayerId) -> Option<LayerId> {
         self.layers.binary_search(&layer).ok().map(LayerId::from_index)
+    }
+
+    /// What a profile of the whole model says of this rank's layers and experts.
+    ///
+    /// # Errors
+    ///
+    /// A profile of another shape than the whole model's; one by which none of the rank's experts of a layer was used.
+    pub fn profile(&self, whole: &Profile) -> Result<Profile, ProfileError> {
+        let (layers, experts) = (whole.layer_count(), whole.expert_count());
+        if layers != self.layer_count || experts != self.expert_count as usize {
+            let (model_layers, model_experts) = (self.layer_count, self.expert_count);
+            return Err(ProfileError::Shape { layers, experts, model_layers, model_experts });
+        }
+        let owned = self.experts.start as usize..self.experts.end as usize;
+        let rows: Vec<Vec<f64>> =
+            self.layers.iter().map(|&layer| whole.shares(layer)[owned.clone()].to_vec()).collect();
+        Profile::new(whole.model_name(), &rows)
     }
 
     /// The view's number of an expert that the router named: [`ExpertId::ABSENT`] if another rank owns it, which is
@@ -129,6 +148,18 @@ impl RankView {
             true => ExpertId::new(expert.get() - self.experts.start),
             false => ExpertId::ABSENT,
         })
+    }
+
+    /// As [`local_expert`](Self::local_expert), for all routes of a step, in place.
+    ///
+    /// # Errors
+    ///
+    /// The first route to an expert that no rank has; the routes before it are already the view's.
+    pub fn localise(&self, routes: &mut [ExpertId]) -> Result<(), RankError> {
+        for route in routes {
+            *route = self.local_expert(*route)?;
+        }
+        Ok(())
     }
 }
 

@@ -3,6 +3,8 @@
 //! Measured points belong to a device: a profile is refused on another. Within it, each layout key has its own point,
 //! since a CPU computes one quantisation faster than another.
 
+use std::fmt;
+
 use crate::{Fraction, LayoutKey, RatesError, Strategy};
 
 /// Bytes a second of experts that are copied, and of experts that the CPU computes.
@@ -44,6 +46,18 @@ pub enum Basis {
     Alone,
 }
 
+impl fmt::Display for Basis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoCpuCode => "the CPU has no code for it",
+            Self::LinkFaster => "the link is faster",
+            Self::CpuFaster => "the CPU alone is faster than both together",
+            Self::Contended => "by rates measured together",
+            Self::Alone => "by rates measured alone",
+        })
+    }
+}
+
 /// How a machine's figures say that the misses of a layer are computed best.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Recommendation {
@@ -56,6 +70,18 @@ pub struct Recommendation {
 }
 
 /// The measured points of one device.
+///
+/// ```
+/// use ftcache_policy::{LayoutKey, Point, Rates, Strategy};
+///
+/// let point = Point { tag: b"Q4_K".to_vec(), expert_bytes: 5_308_416, link: 12.3e9, cpu: Some(56.2e9), contended: None };
+/// let rates = Rates::new("a card", vec![point])?;
+/// let layer = LayoutKey::tagged("Q4_K", [3_538_944, 1_769_472]);
+/// let recommended = rates.recommend(&layer).expect("its kind was measured");
+/// assert_eq!(recommended.strategy, Strategy::Hybrid);
+/// assert_eq!(recommended.fraction.q16(), (65_536.0 * 12.3_f64 / 56.2).round() as u32);
+/// # Ok::<(), ftcache_policy::RatesError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rates {
     device: String,

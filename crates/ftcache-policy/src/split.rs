@@ -5,8 +5,8 @@
 //! - `equal`: *the next slot goes to the pool with the fewest slots per layer*;
 //! - `profile`: *the next slot goes to the pool whose next most used expert has the largest share of its layer*.
 //!
-//! None is carried out so. `equal` goes by whole rounds, so that a million slots cost no more than a thousand;
-//! `profile` selects the experts above a share instead of walking down to it.
+//! Neither is carried out so. `equal` goes by whole rounds, so that a million slots cost no more than a thousand;
+//! `profile` counts experts by ranges of their share, and gives whole ranges at once.
 
 use crate::{GeometryError, LayerId, PoolId, Profile};
 
@@ -43,6 +43,17 @@ pub fn split_equal(pools: &[PoolBounds], total: u64) -> Result<Vec<u32>, Geometr
 
 /// `total` slots over all pools by the use of their experts; `groups[pool]` are the layers of each pool.
 ///
+/// ```
+/// use ftcache_policy::{LayerId, PoolBounds, Profile, split_profile};
+///
+/// let pool = PoolBounds { layer_count: 1, min_slots: 1, max_slots: 4 };
+/// let groups = [vec![LayerId::new(0)], vec![LayerId::new(1)]];
+/// // Layer 0 is used evenly, layer 1 mostly for one expert, which its minimum covers.
+/// let profile = Profile::new("tiny", &[vec![1.0, 1.0, 1.0, 1.0], vec![97.0, 1.0, 1.0, 1.0]])?;
+/// assert_eq!(split_profile(&[pool, pool], &groups, &profile, 5)?, [4, 1]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 ///
 /// As [`split_equal`]'s.
@@ -72,14 +83,6 @@ fn check_total(pools: &[PoolBounds], total: u64) -> Result<(), GeometryError> {
     Ok(())
 }
 
-/// One slot that a pool could have next: the share of the expert that would fill it, and the pool.
-#[derive(Debug, Clone, Copy)]
-struct Candidate {
-    /// The bits of a share: shares are not negative, so these order as the shares do.
-    share_bits: u64,
-    pool: u32,
-}
-
 /// As [`water_fill`], in the order of use.
 pub(crate) fn fill_by_use(
     pools: &[PoolBounds],
@@ -88,71 +91,160 @@ pub(crate) fn fill_by_use(
     costs: &[u64],
     budget: u64,
 ) -> Vec<u32> {
-    let mut sizes: Vec<u32> = pools.iter().map(|pool| pool.min_slots).collect();
-    let mut rest = u128::from(budget) - cost_of(&sizes, costs);
-    let mut candidates = Vec::new();
-    let mut used = Vec::new();
     for (index, (bounds, layers)) in pools.iter().zip(groups).enumerate() {
-        used.clear();
-        used.extend(layers.iter().flat_map(|&layer| profile.shares(layer)).map(|share| share.to_bits()));
-        let (min, max) = (bounds.min_slots as usize, bounds.max_slots as usize);
-        assert!(max <= used.len(), "pool {index}: at most {max} slots for {} experts", used.len());
-        // The most used experts fill the minimum, the least used find no slot at the maximum.
-        if max < used.len() {
-            used.select_nth_unstable_by(max, |a, b| b.cmp(a));
-            used.truncate(max);
-        }
-        if min >= used.len() {
-            continue;
-        }
-        if min > 0 {
-            used.select_nth_unstable_by(min - 1, |a, b| b.cmp(a));
-        }
-        candidates.extend(used[min..].iter().map(|&share_bits| Candidate { share_bits, pool: index as u32 }));
+        let (most, experts) = (bounds.max_slots as usize, layers.len() * profile.expert_count());
+        assert!(most <= experts, "pool {index}: at most {most} slots for {experts} experts");
     }
-
-    // Each turn gives slots in order up to the first that does not fit; then its pool is out, and never fits again.
-    let mut left = candidates.as_mut_slice();
-    while !left.is_empty() {
-        let fitting = longest_prefix_within(left, costs, rest);
-        for candidate in &left[..fitting] {
-            sizes[candidate.pool as usize] += 1;
-            rest -= u128::from(costs[candidate.pool as usize]);
-        }
-        left = &mut left[fitting..];
-        let Some(out) = left.first().map(|candidate| candidate.pool) else { break };
-        let mut kept = 0;
-        for index in 0..left.len() {
-            if left[index].pool != out {
-                left.swap(index, kept);
-                kept += 1;
-            }
-        }
-        left = &mut left[..kept];
-    }
-    sizes
+    let sizes: Vec<u32> = pools.iter().map(|pool| pool.min_slots).collect();
+    let mut fill = Fill {
+        pools,
+        costs,
+        rest: u128::from(budget) - cost_of(&sizes, costs),
+        covered: sizes.clone(),
+        open: pools.iter().map(|pool| pool.min_slots < pool.max_slots).collect(),
+        sizes,
+    };
+    fill.give(&Uses { groups, profile });
+    fill.sizes
 }
 
-/// Reorders `candidates` so that the longest run of first ones that costs no more than `rest` comes first, and then the
-/// next in order; returns the run's length.
-///
-/// A selection instead of a sort: each turn halves the part that is in question, so the cost is that of a few passes.
-fn longest_prefix_within(candidates: &mut [Candidate], costs: &[u64], rest: u128) -> usize {
-    let (mut begin, mut end, mut spent) = (0, candidates.len(), 0_u128);
-    // Before `begin` all fit; from `end` on, none is in the run, and each comes after all before `end`.
-    while begin < end {
-        let middle = begin + (end - begin) / 2;
-        candidates[begin..end]
-            .select_nth_unstable_by(middle - begin, |a, b| b.share_bits.cmp(&a.share_bits).then(a.pool.cmp(&b.pool)));
-        let cost: u128 = candidates[begin..=middle].iter().map(|one| u128::from(costs[one.pool as usize])).sum();
-        if spent + cost <= rest {
-            spent += cost;
-            begin = middle + 1;
-        } else {
-            end = middle;
+/// One expert that could fill a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Candidate {
+    /// The bits of its share: shares are not negative, so these order as the shares do.
+    share_bits: u64,
+    pool: u32,
+}
+
+/// A list of candidates in any order, to be walked again and again.
+trait Candidates {
+    fn len(&self) -> usize;
+    fn for_each(&self, see: impl FnMut(Candidate));
+}
+
+/// All experts of all pools.
+struct Uses<'a> {
+    groups: &'a [Vec<LayerId>],
+    profile: &'a Profile,
+}
+
+impl Candidates for Uses<'_> {
+    fn len(&self) -> usize {
+        self.groups.iter().map(Vec::len).sum::<usize>() * self.profile.expert_count()
+    }
+
+    fn for_each(&self, mut see: impl FnMut(Candidate)) {
+        for (pool, layers) in self.groups.iter().enumerate() {
+            for &layer in layers {
+                for share in self.profile.shares(layer) {
+                    see(Candidate { share_bits: share.to_bits(), pool: pool as u32 });
+                }
+            }
         }
     }
-    begin
+}
+
+impl Candidates for Vec<Candidate> {
+    fn len(&self) -> usize {
+        self.len()
+    }
+
+    fn for_each(&self, see: impl FnMut(Candidate)) {
+        self.iter().copied().for_each(see);
+    }
+}
+
+/// So few candidates are sorted; more are counted by ranges of their shares first.
+const SORTED_AT_ONCE: usize = 1 << 12;
+/// Ranges of shares that are counted in one pass.
+const RANGE_COUNT: usize = 1 << 12;
+
+/// A split under way.
+struct Fill<'a> {
+    pools: &'a [PoolBounds],
+    costs: &'a [u64],
+    /// What is left of the budget.
+    rest: u128,
+    /// Of each pool's most used experts, how many its minimum covers that were not seen yet.
+    covered: Vec<u32>,
+    /// Whether a pool may still grow. One whose next slot did not fit never fits again.
+    open: Vec<bool>,
+    sizes: Vec<u32>,
+}
+
+impl Fill<'_> {
+    /// Gives slots to candidates in their order, all of which come after those given before.
+    ///
+    /// Ranges of shares that fit as a whole are given without a look at their experts, so the cost is that of a few
+    /// passes, whatever the number of slots.
+    fn give(&mut self, candidates: &impl Candidates) {
+        let (mut lowest, mut highest) = (u64::MAX, 0);
+        candidates.for_each(|one| {
+            lowest = lowest.min(one.share_bits);
+            highest = highest.max(one.share_bits);
+        });
+        if candidates.len() <= SORTED_AT_ONCE || lowest == highest {
+            return self.give_sorted(candidates);
+        }
+        let span = highest - lowest;
+        let shift = (u64::BITS - span.leading_zeros()).saturating_sub(RANGE_COUNT.ilog2());
+        let range_of = |one: Candidate| ((one.share_bits - lowest) >> shift) as usize;
+        let mut counts = vec![0_u32; self.pools.len() * RANGE_COUNT];
+        candidates.for_each(|one| counts[one.pool as usize * RANGE_COUNT + range_of(one)] += 1);
+
+        for range in (0..RANGE_COUNT).rev() {
+            let in_range = |pool: usize| counts[pool * RANGE_COUNT + range];
+            let least_cost = (0..self.pools.len()).filter(|&pool| self.open[pool]).map(|pool| self.costs[pool]).min();
+            if least_cost.is_none_or(|cost| u128::from(cost) > self.rest) {
+                return;
+            }
+            let cost: u128 = (0..self.pools.len())
+                .map(|pool| u128::from(self.growth(pool, in_range(pool))) * u128::from(self.costs[pool]))
+                .sum();
+            if cost <= self.rest {
+                (0..self.pools.len()).for_each(|pool| self.give_count(pool, in_range(pool)));
+            } else {
+                let mut those = Vec::with_capacity((0..self.pools.len()).map(|pool| in_range(pool) as usize).sum());
+                candidates.for_each(|one| {
+                    if range_of(one) == range {
+                        those.push(one);
+                    }
+                });
+                self.give(&those);
+            }
+        }
+    }
+
+    /// The same for candidates that are few, or of equal shares.
+    fn give_sorted(&mut self, candidates: &impl Candidates) {
+        let mut sorted = Vec::with_capacity(candidates.len());
+        candidates.for_each(|one| sorted.push(one));
+        sorted.sort_unstable_by(|a, b| b.share_bits.cmp(&a.share_bits).then(a.pool.cmp(&b.pool)));
+        for one in sorted {
+            self.give_count(one.pool as usize, 1);
+        }
+    }
+
+    /// By how many slots a pool would grow for its next `count` candidates, if all of them fitted.
+    fn growth(&self, pool: usize, count: u32) -> u32 {
+        if !self.open[pool] {
+            return 0;
+        }
+        count.saturating_sub(self.covered[pool]).min(self.pools[pool].max_slots - self.sizes[pool])
+    }
+
+    /// Slots for a pool's next `count` candidates, as far as they fit.
+    fn give_count(&mut self, pool: usize, count: u32) {
+        let growth = self.growth(pool, count);
+        self.covered[pool] = self.covered[pool].saturating_sub(count);
+        let cost = u128::from(self.costs[pool]);
+        let fitting = if u128::from(growth) * cost <= self.rest { growth } else { (self.rest / cost) as u32 };
+        self.sizes[pool] += fitting;
+        self.rest -= u128::from(fitting) * cost;
+        if fitting < growth || self.sizes[pool] == self.pools[pool].max_slots {
+            self.open[pool] = false;
+        }
+    }
 }
 
 /// Slots from the minima upwards, each at its pool's `costs`, while they fit into `budget`.

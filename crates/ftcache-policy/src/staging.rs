@@ -43,6 +43,20 @@ impl StageRange {
 }
 
 /// The staging buffers of a cache.
+///
+/// ```
+/// use ftcache_policy::{Budget, Constraints, Geometry, LayoutKey, Model, PoolId, Quantisation, Staging};
+///
+/// let layers = vec![LayoutKey::tagged("Q4_K", [4096, 2048]); 48];
+/// let model = Model::new(128, 8, Quantisation::PerLayer, layers)?;
+/// let geometry = Geometry::new(model, Constraints::new(Budget::Slots(300)))?;
+/// let staging = Staging::borrowed(&geometry)?;
+/// // Two layers of 128 rows lie on the first 256 slots; 44 keep what they hold through a prefill.
+/// assert_eq!(staging.buffer_count(), 2);
+/// assert_eq!(staging.stable_from(PoolId::new(0)), 256);
+/// assert_eq!(staging.invalidates(1)[0].first.get(), 128);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Staging {
     borrowed: bool,

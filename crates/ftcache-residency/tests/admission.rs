@@ -1,6 +1,8 @@
 //! Admission at its edges, by name: what random runs meet too rarely. Numbers small enough to do by hand.
 
-use ftcache_policy::{ExpertId, LayerId, PoolId, SlotId};
+use ftcache_policy::{
+    Budget, Constraints, Cut, ExpertId, Geometry, LayerId, LayoutKey, Model, PoolId, Quantisation, RankView, SlotId,
+};
 use ftcache_residency::{Cache, EnsureError, Plan};
 use ftcache_testkit::Rng;
 
@@ -287,16 +289,65 @@ fn one_admission_never_misses_more_than_one_in_parts() {
 }
 
 #[test]
+fn a_layer_without_slots_is_refused_and_its_neighbours_go_on() {
+    let layers = vec![LayoutKey::tagged("q", [16]); 3];
+    let model = Model::new(8, 2, Quantisation::PerLayer, layers).unwrap();
+    let slotless_layers = vec![LayerId::new(1)];
+    let constraints = Constraints { slotless_layers, ..Constraints::new(Budget::Slots(4)) };
+    let mut cache = Cache::new(&Geometry::new(model, constraints).unwrap());
+    check_refused(&mut cache, 1, &[0], EnsureError::NoSlots { layer: LayerId::new(1) });
+    assert_eq!(cache.forget_layer(LayerId::new(1)), Err(EnsureError::NoSlots { layer: LayerId::new(1) }));
+    assert_eq!(step(&mut cache, 0, &[5]), "step 1 pool 0: routes [5] -> slots [0]; copy 5 -> slot 0");
+    assert_eq!(step(&mut cache, 2, &[5]), "step 2 pool 0: routes [5] -> slots [1]; copy 5 -> slot 1");
+    assert_eq!(cache.pool_stats(PoolId::new(0)).steps, 2);
+}
+
+// C12.
+#[test]
+fn ranks_serve_each_route_once() {
+    let layers = vec![LayoutKey::tagged("q", [16]); 2];
+    let whole = Model::new(10, 3, Quantisation::PerLayer, layers).unwrap();
+    let all: Vec<LayerId> = whole.layer_ids().collect();
+    let views: Vec<RankView> =
+        (0..4).map(|rank| RankView::new(&whole, &Cut::Experts { rank, rank_count: 4 }, &all).unwrap()).collect();
+    let cache_of = |model: &Model, slots| {
+        Cache::new(&Geometry::new(model.clone(), Constraints::new(Budget::Slots(slots))).unwrap())
+    };
+    let mut one = cache_of(&whole, 20);
+    let mut ranks: Vec<Cache> = views.iter().map(|view| cache_of(view.model(), 4)).collect();
+    let (mut plan, mut rng) = (Plan::new(), Rng::new(12));
+    for _ in 0..200 {
+        let layer = LayerId::new(rng.below(2) as u32);
+        let routes: Vec<ExpertId> = (0..3).map(|_| ExpertId::new(rng.below(10) as u32)).collect();
+        one.ensure(layer, &routes, &mut plan).unwrap().commit();
+        let mut served = vec![0; routes.len()];
+        for (view, cache) in views.iter().zip(&mut ranks) {
+            let mut local = routes.clone();
+            view.localise(&mut local).unwrap();
+            cache.ensure(layer, &local, &mut plan).unwrap().commit();
+            for (served, slot) in served.iter_mut().zip(plan.slots()) {
+                *served += u32::from(slot.is_slot());
+            }
+        }
+        assert_eq!(served, vec![1; routes.len()], "{routes:?}");
+    }
+    let distinct = |cache: &Cache| all.iter().map(|&layer| cache.layer_stats(layer).distinct).sum::<u64>();
+    assert_eq!(ranks.iter().map(distinct).sum::<u64>(), distinct(&one));
+}
+
+#[test]
 fn errors_name_the_thing_and_both_numbers() {
     let (layer, pool) = (LayerId::new(3), PoolId::new(1));
     let texts = [
         EnsureError::UnknownLayer { layer, layer_count: 3 },
+        EnsureError::NoSlots { layer },
         EnsureError::UnknownExpert { layer, route: 5, expert: ExpertId::new(64), expert_count: 64 },
         EnsureError::StepTooWide { layer, pool, needed: 33, given: 21 },
     ]
     .map(|error| error.to_string());
     insta::assert_snapshot!(texts.join("\n"), @"
     no layer 3: the cache has 3 layers
+    layer 3 holds no slots: it decodes elsewhere
     layer 3: route 5 is 64, which is no expert of 0..64
     layer 3 routes to 33 distinct experts; pool 1 has 21 slots
     ");

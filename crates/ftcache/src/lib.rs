@@ -37,6 +37,7 @@ mod report;
 
 pub use cache::{Cache, SlotSpan};
 pub use error::Error;
+pub use ftcache_policy as policy;
 pub use ftcache_policy::{
     BankId, Budget, BytesError, Constraints, ExpertId, FlatExpertId, Geometry, GeometryError, LayerId, LayoutKey,
     Model, Pool, PoolBounds, PoolId, Quantisation, Scope, SlotId, SlotRange, TailPad, parse_bytes,

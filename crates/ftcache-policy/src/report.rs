@@ -1,0 +1,224 @@
+//! A configuration as people read it: each setting as it was asked for and as it is in effect, and why they differ.
+
+use std::fmt;
+
+use crate::{
+    Budget, Configuration, Declined, FetchChoice, Note, OverlapOff, Scope, Split, StagingPlace, StrategyChoice,
+};
+
+/// One setting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Effective {
+    /// Its name.
+    pub setting: &'static str,
+    /// What was asked for.
+    pub asked: String,
+    /// What is in effect.
+    pub effective: String,
+    /// Why it is not what was asked for, or how it was found.
+    pub reason: Option<String>,
+}
+
+impl Configuration {
+    /// Every setting, asked for and in effect.
+    pub fn effective(&self) -> Vec<Effective> {
+        let settings = self.settings();
+        let constraints = &settings.constraints;
+        let as_asked = |setting, asked: String| Effective { setting, effective: asked.clone(), asked, reason: None };
+        vec![
+            as_asked("scope", constraints.scope.to_string()),
+            self.budget_in_effect(),
+            as_asked("split", constraints.split.to_string()),
+            Effective {
+                setting: "requests",
+                asked: constraints.request_count.to_string(),
+                effective: self.request_count().to_string(),
+                reason: self.requests_lowered().map(ToString::to_string),
+            },
+            self.batches_in_effect(),
+            as_asked("staging", settings.staging.to_string()),
+            Effective {
+                setting: "overlap",
+                asked: on_or_off(settings.overlap),
+                effective: on_or_off(self.staging().is_some_and(|staging| staging.buffer_count() == 2)),
+                reason: self.overlap_off().map(ToString::to_string),
+            },
+            Effective {
+                setting: "strategy",
+                asked: match settings.strategy {
+                    StrategyChoice::Fixed(strategy) => strategy.to_string(),
+                    StrategyChoice::Measured => "measured".to_owned(),
+                },
+                effective: self.strategy().to_string(),
+                reason: (settings.strategy == StrategyChoice::Measured).then(|| self.measured_by()),
+            },
+            self.fetch_in_effect(),
+            self.cpu_layers_in_effect(),
+        ]
+    }
+
+    fn budget_in_effect(&self) -> Effective {
+        let asked = self.settings().constraints.budget;
+        let geometry = self.geometry();
+        let used = self.set_aside().resident.saturating_add(geometry.total_bytes());
+        let full = geometry.pools().iter().all(|pool| pool.slot_count() == pool.bounds().max_slots);
+        let (effective, reason) = match asked {
+            Budget::Slots(slots) => (format!("{slots} slots"), None),
+            Budget::Bytes(bytes) if bytes == used => (format!("{used} bytes"), None),
+            _ if full => (format!("{used} bytes"), Some("every pool has the most slots it can use".to_owned())),
+            Budget::Bytes(_) => (format!("{used} bytes"), Some("no pool's next slot fits".to_owned())),
+            Budget::Free(_) | Budget::Rest(_) => {
+                let free = self.settings().free_bytes.unwrap_or(0);
+                let reserved = self.settings().reserved_bytes();
+                (format!("{used} bytes"), Some(format!("{free} bytes are free, {reserved} reserved")))
+            }
+        };
+        Effective { setting: "budget", asked: asked.to_string(), effective, reason }
+    }
+
+    fn batches_in_effect(&self) -> Effective {
+        let (asked, fitting) = (&self.settings().batch_sizes, self.fitting_batches());
+        let lowered = fitting.len() < asked.len();
+        let reason = self.geometry().request_limit().filter(|_| lowered);
+        Effective {
+            setting: "batch sizes",
+            asked: listed(asked),
+            effective: listed(&fitting),
+            reason: reason.map(|limit| format!("the smallest pool serves {limit} requests at once")),
+        }
+    }
+
+    fn fetch_in_effect(&self) -> Effective {
+        let mut rules: Vec<String> = Vec::new();
+        for pool in self.geometry().pools() {
+            let rule = self.fetch(pool.layers()[0]).map(|fetch| fetch.to_string());
+            if let Some(rule) = rule.filter(|rule| !rules.contains(rule)) {
+                rules.push(rule);
+            }
+        }
+        let asked = match &self.settings().fetch {
+            None => "not said".to_owned(),
+            Some(FetchChoice::Fixed(fetch)) => fetch.to_string(),
+            Some(FetchChoice::Measured { rounding, most: None }) => format!("{rounding}, measured"),
+            Some(FetchChoice::Measured { rounding, most: Some(most) }) => {
+                format!("{rounding}, measured, at most {most}")
+            }
+        };
+        if rules.is_empty() {
+            let all = format!("strategy {} fetches {}", self.strategy(), if self.fetches() { "all" } else { "none" });
+            let effective = if self.fetches() { "every miss" } else { "no miss" };
+            return Effective { setting: "fetch", asked, effective: effective.to_owned(), reason: Some(all) };
+        }
+        Effective { setting: "fetch", asked, effective: rules.join("; "), reason: None }
+    }
+
+    fn fetches(&self) -> bool {
+        self.strategy() != crate::Strategy::Cpu
+    }
+
+    fn cpu_layers_in_effect(&self) -> Effective {
+        let layers: Vec<u32> = self.cpu_layers().iter().map(|layer| layer.get()).collect();
+        Effective {
+            setting: "cpu layers",
+            asked: self.settings().cpu_layers.to_string(),
+            effective: listed(&layers),
+            reason: None,
+        }
+    }
+
+    /// What the rates said of the first layer of each pool.
+    fn measured_by(&self) -> String {
+        let mut each = Vec::new();
+        for pool in self.geometry().pools() {
+            let layer = pool.layers()[0];
+            if let Some(one) = self.recommendation(layer) {
+                each.push(format!("layer {layer}: {}, {}", one.strategy, one.basis));
+            }
+        }
+        each.join("; ")
+    }
+}
+
+fn on_or_off(on: bool) -> String {
+    if on { "on" } else { "off" }.to_owned()
+}
+
+fn listed(numbers: &[u32]) -> String {
+    match numbers {
+        [] => "none".to_owned(),
+        _ => numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unified => "unified",
+            Self::PerLayer => "per-layer",
+        })
+    }
+}
+
+impl fmt::Display for Split {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Equal => "equal",
+            Self::Profile(_) => "profile",
+        })
+    }
+}
+
+impl fmt::Display for StagingPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Borrowed => "borrowed",
+            Self::Dedicated => "dedicated",
+            Self::Nowhere => "none",
+        })
+    }
+}
+
+impl fmt::Display for OverlapOff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Borrowed(error) => error.fmt(f),
+            Self::Dedicated(error) => write!(f, "with two whole layers, {error}"),
+            Self::NoStaging => write!(f, "nothing is staged"),
+        }
+    }
+}
+
+impl fmt::Display for Declined {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Slotless => "left out by the constraints",
+            Self::Cpu => "decodes on the CPU",
+            Self::Resident => "on the device as a whole",
+        })
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NothingStable { slots } => {
+                write!(f, "staging lies on all {slots} slots: a prefill leaves nothing of what decode had")
+            }
+            Self::BelowCycle { pool, slots, cycle } => {
+                write!(
+                    f,
+                    "pool {pool} has {slots} slots; one decode of all its layers routes to {cycle}: LRU hits little"
+                )
+            }
+            Self::OtherModel { profile, model } => {
+                write!(f, "the profile was counted on {profile:?}; this model is {model:?}")
+            }
+            Self::Pinnable { needed, given } => {
+                write!(f, "the rows to copy have {needed} bytes; {given} can be pinned")
+            }
+            Self::EveryPoolFull { unused } => {
+                write!(f, "every pool has the most slots it can use: {unused} bytes of the budget stay unused")
+            }
+        }
+    }
+}
