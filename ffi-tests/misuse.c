@@ -145,7 +145,7 @@ static void configurations_that_cannot_be_had(void) {
     config.slot_count = 0;
     // Two slots in each pool, 42 and 26 bytes each, and a pad of one row after each pool.
     REFUSED(ftcache_geometry_new(model, &config, &geometry), UNSATISFIABLE,
-            "the pools need 204 bytes for their requests; 100 are given");
+            "the pools need at least 204 bytes; 100 are given");
     config.budget_bytes = 204;
     OK(ftcache_geometry_new(model, &config, &geometry));
     ftcache_geometry_free(geometry);
@@ -156,7 +156,7 @@ static void configurations_that_cannot_be_had(void) {
     config.slot_count = 8;
     config.request_count = 3;
     REFUSED(ftcache_geometry_new(model, &config, &geometry), UNSATISFIABLE,
-            "the pools need 12 slots for their requests; 8 are given");
+            "the pools need at least 12 slots; 8 are given");
     config.request_count = 0;
     config.scope = 2;
     REFUSED(ftcache_geometry_new(model, &config, &geometry), INVALID_ARGUMENT,

@@ -86,7 +86,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", requires = "fetch", help_heading = "Decode")]
     fetch_most: Option<u32>,
     /// A JSON file of measured rates
-    #[arg(long, value_name = "FILE", help_heading = "Decode")]
+    #[arg(long, value_name = "FILE", requires = "device", help_heading = "Decode")]
     rates: Option<PathBuf>,
     /// This device's name; rates of another are refused
     #[arg(long, value_name = "NAME", requires = "rates", help_heading = "Decode")]

@@ -145,13 +145,13 @@ fn a_mixed_quant_model_gets_988_and_202_slots() {
     };
     insta::assert_snapshot!(refusals.iter().map(first_line).collect::<Vec<_>>().join("\n"), @r#"
     --mem 200MB
-        ftcache: PATH: the pools need 241830912 bytes for their requests; 200000000 are given; 4835970048 bytes would do
+        ftcache: PATH: the pools need at least 241830912 bytes; 200000000 are given; 4835970048 bytes would do
     --mem 1GiB
         ftcache: PATH: one whole layer needs 1610613248 bytes of bank 0 to be staged; its arena has 356254720; 4835970048 bytes would do
     --slots 12033
         ftcache: PATH: the pools can use 12032 slots; 12033 are given
     --scope per-layer --slots 100 --requests 2
-        ftcache: PATH: the pools need 940 slots for their requests; 100 are given; 940 slots would do
+        ftcache: PATH: the pools need at least 940 slots; 100 are given
     --mem 12GiBs
         error: invalid value '12GiBs' for '--mem <BUDGET>': "12GiBs" is not a byte count such as 12GiB, 12GB or 9059696640
     --mem 1.5*free
@@ -169,19 +169,19 @@ fn a_mixed_quant_model_gets_988_and_202_slots() {
     --mem 12GiB --cpu-layers 3,8,99
         ftcache: PATH: block 99 has no experts here; blocks 1-47 have
     --mem 12GiB --cpu-layers some
-        error: invalid value 'some' for '--cpu-layers <LAYERS>': "some" is not CPU layers such as 3,7,11 (these), 8 (so many), 0.5 (a share) or auto
+        error: invalid value 'some' for '--cpu-layers <LAYERS>': "some" is not CPU layers such as 3,7,11 or 3, (these), 8 (so many), 0.5 (a share), auto or none
     --mem 12GiB --cpu-layers auto --pinnable 1GiB --cpu-code BF16
         ftcache: PATH: layers that cannot be left to the CPU have 52999225344 bytes; 1073741824 can be pinned
     --mem 12GiB --slot-limit Q5_K=992
         ftcache: PATH: a slot limit for Q5_K, which no layer has
     --mem 12GiB --slot-limit 9
-        ftcache: PATH: pool 0 needs 10 slots for its requests; at most 9 are allowed
+        ftcache: PATH: pool 0 needs at least 10 slots; at most 9 are allowed
     --mem 12GiB --strategy cpu
         ftcache: PATH: slots that only stage prefill make 1 pool; scope and quantisations make 2
     --mem 12GiB --strategy hybrid
-        ftcache: PATH: layer 0: no rate was measured for its quantisation and size, and no fraction is given
+        ftcache: PATH: layer 0: no rate was measured for its quantisation and size
     --mem 12GiB --strategy measured
-        ftcache: PATH: layer 0: no rate was measured for its quantisation and size, and no fraction is given
+        ftcache: PATH: layer 0: no rate was measured for its quantisation and size
     --mem 12GiB --fetch carry:0.3
         ftcache: PATH: fetch would have no effect: offload fetches every miss
     --mem 12GiB --fetch carry:3
@@ -229,10 +229,10 @@ fn a_whole_configuration_is_planned() {
     scope        unified       unified
     budget       0.3*rest      4669049856 bytes                  25769803776 bytes are free, 5368709120 reserved
     split        equal         equal
-    requests     64            19                                the pools need 6190795776 bytes for their requests; 4670776473 are given
+    requests     64            19                                the pools need at least 6190795776 bytes; 4670776473 are given
     batch sizes  1,8,16,32,64  1,8,16                            the smallest pool serves 19 requests at once
     staging      dedicated     dedicated
-    overlap      on            off                               with two whole layers, the pools need 4594732032 bytes for their requests; 3221224550 are given
+    overlap      on            off                               with two whole layers, the pools need at least 4594732032 bytes; 3221224550 are given
     strategy     measured      hybrid                            layer 0: offload, the CPU has no code for it; layer 2: hybrid, by rates measured alone
     fetch        not said      carry at 1.0000; carry at 0.2189
     cpu layers   2             blocks 2, 47
@@ -539,9 +539,9 @@ fn replay_of_a_trained_model_in_both_scopes() {
 fn replays_that_cannot_be_are_refused() {
     let trace = testdata("traces/synthetic-4l16e.ftr.zst");
     let trace = trace.to_str().unwrap();
-    insta::assert_snapshot!(refused(&["replay", trace, "--slots", "1"]), @"ftcache: PATH: the pools need 2 slots for their requests; 1 are given");
+    insta::assert_snapshot!(refused(&["replay", trace, "--slots", "1"]), @"ftcache: PATH: the pools need at least 2 slots; 1 are given");
     insta::assert_snapshot!(refused(&["replay", trace, "--slots", "65"]), @"ftcache: PATH: the pools can use 64 slots; 65 are given");
-    insta::assert_snapshot!(refused(&["replay", trace, "--slots", "7", "--scope", "per-layer"]), @"ftcache: PATH: the pools need 8 slots for their requests; 7 are given");
+    insta::assert_snapshot!(refused(&["replay", trace, "--slots", "7", "--scope", "per-layer"]), @"ftcache: PATH: the pools need at least 8 slots; 7 are given");
     let model = testdata("gguf/ggml_types.json");
     insta::assert_snapshot!(refused(&["replay", model.to_str().unwrap(), "--slots", "9"]), @"ftcache: PATH: starts with bytes 5b 0a 20 20: neither a JSON header nor zstd");
 }

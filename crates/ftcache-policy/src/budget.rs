@@ -29,18 +29,20 @@ impl fmt::Display for Budget {
     }
 }
 
-/// An exact decimal fraction from nothing to the whole.
+/// An exact decimal fraction from nothing to the whole. Zeros at the end of its digits make no difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
     /// At most the denominator.
     numerator: u64,
-    /// A power of ten.
+    /// The least power of ten with which the numerator is whole.
     denominator: u64,
 }
 
 impl Share {
     /// All of it.
     pub const WHOLE: Self = Self { numerator: 1, denominator: 1 };
+    /// None of it.
+    pub const NOTHING: Self = Self { numerator: 0, denominator: 1 };
 
     /// The share of an amount, rounded down.
     pub fn of(self, amount: u64) -> u64 {
@@ -60,10 +62,14 @@ impl Share {
     fn parse_part(text: &str, part: &str) -> Result<Self, BytesError> {
         let unknown = || BytesError::NotShare { text: text.to_owned(), part: part.to_owned() };
         let Decimal { whole, part, scale } = Decimal::parse(part).ok_or_else(unknown)?;
-        match (whole, part) {
-            (0, _) | (1, 0) => Ok(Self { numerator: whole * scale + part, denominator: scale }),
-            _ => Err(BytesError::OverWhole { text: text.to_owned() }),
+        if !matches!((whole, part), (0, _) | (1, 0)) {
+            return Err(BytesError::OverWhole { text: text.to_owned() });
         }
+        let (mut numerator, mut denominator) = (whole * scale + part, scale);
+        while denominator > 1 && numerator.is_multiple_of(10) {
+            (numerator, denominator) = (numerator / 10, denominator / 10);
+        }
+        Ok(Self { numerator, denominator })
     }
 }
 
@@ -91,18 +97,24 @@ const UNITS: [(&str, u64); 9] = [
 
 /// Reads a byte count: `9059696640`, `12GiB`, `12.5 GB`, or a product such as `480*18874368`.
 ///
-/// `GB` is 10^9 and `GiB` is 2^30; letters may be of either case. A fraction of a byte is cut off.
+/// `GB` is 10^9 and `GiB` is 2^30; letters may be of either case. A fraction of a byte is cut off, once: `0.9*24GiB` is
+/// nine tenths of 24 GiB.
 ///
 /// # Errors
 ///
 /// A text that is none of these, with the part that was not understood; more bytes than 64 bits hold.
 pub fn parse_bytes(text: &str) -> Result<u64, BytesError> {
-    let mut product = 1_u64;
+    let too_large = || BytesError::TooLarge { text: text.to_owned() };
+    let (mut numerator, mut denominator) = (1_u128, 1_u128);
     for factor in text.split('*') {
-        let factor = parse_factor(text, factor.trim())?;
-        product = product.checked_mul(factor).ok_or_else(|| BytesError::TooLarge { text: text.to_owned() })?;
+        let (number, scale) = parse_factor(text, factor.trim())?;
+        numerator = numerator.checked_mul(number).ok_or_else(too_large)?;
+        denominator = denominator.checked_mul(scale).ok_or_else(too_large)?;
+        while denominator > 1 && numerator.is_multiple_of(10) {
+            (numerator, denominator) = (numerator / 10, denominator / 10);
+        }
     }
-    Ok(product)
+    u64::try_from(numerator / denominator).map_err(|_| too_large())
 }
 
 /// Reads a budget: bytes as [`parse_bytes`] has them, or `free` or `rest` with or without a share: `0.9*free`.
@@ -151,32 +163,38 @@ impl Decimal {
     /// Digits, which `_` may group, with a point or without one. `None` also for more digits than are kept.
     fn parse(digits: &str) -> Option<Self> {
         let digits = digits.replace('_', "");
-        let (whole, fraction) = digits.split_once('.').unwrap_or((&digits, ""));
-        let all_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-        if whole.is_empty() || !all_digits(whole) || !all_digits(fraction) || fraction.len() > 18 {
-            return None;
-        }
+        let (whole, fraction) = Self::parts(&digits)?;
         let part = if fraction.is_empty() { 0 } else { fraction.parse().ok()? };
         Some(Self { whole: whole.parse().ok()?, part, scale: 10_u64.pow(fraction.len() as u32) })
     }
+
+    /// The digits before the point and after it, of which there are not too many.
+    fn parts(digits: &str) -> Option<(&str, &str)> {
+        let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+        let all_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let is_decimal = !whole.is_empty() && all_digits(whole) && all_digits(fraction) && fraction.len() <= 18;
+        is_decimal.then_some((whole, fraction))
+    }
 }
 
-fn parse_factor(text: &str, factor: &str) -> Result<u64, BytesError> {
+/// One factor of a product: a number of bytes, and the power of ten it is to be divided by.
+fn parse_factor(text: &str, factor: &str) -> Result<(u128, u128), BytesError> {
     let unknown = || BytesError::NotBytes { text: text.to_owned(), part: factor.to_owned() };
-    let too_large = || BytesError::TooLarge { text: text.to_owned() };
-
     let unit_at = factor.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_')).unwrap_or(factor.len());
     let (digits, unit) = (&factor[..unit_at], factor[unit_at..].trim());
     let unit_bytes = match unit {
         "" => 1,
         _ => UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).ok_or_else(unknown)?.1,
     };
-    let is_whole = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    let Some(decimal) = Decimal::parse(digits) else {
-        return Err(if is_whole { too_large() } else { unknown() });
+    let Some(Decimal { whole, part, scale }) = Decimal::parse(digits) else {
+        // What has the form of a number and is none has too many digits before the point.
+        return Err(match Decimal::parts(&digits.replace('_', "")) {
+            Some(_) => BytesError::TooLarge { text: text.to_owned() },
+            None => unknown(),
+        });
     };
-    // Whole numbers stay exact over all 64 bits; a fraction is scaled by its own power of ten.
-    let (whole, part) = (u128::from(decimal.whole), u128::from(decimal.part));
-    let unit_bytes = u128::from(unit_bytes);
-    u64::try_from(whole * unit_bytes + part * unit_bytes / u128::from(decimal.scale)).map_err(|_| too_large())
+    // At most 2^64 * 10^18, and a unit.
+    let number = u128::from(whole) * u128::from(scale) + u128::from(part);
+    let number = number.checked_mul(u128::from(unit_bytes));
+    Ok((number.ok_or_else(|| BytesError::TooLarge { text: text.to_owned() })?, u128::from(scale)))
 }

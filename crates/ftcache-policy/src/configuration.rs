@@ -48,7 +48,7 @@ pub enum CpuCode {
     /// All.
     #[default]
     Every,
-    /// Those with one of these tags.
+    /// Those with one of these tags; an empty one stands for layers without a tag.
     Tags(Vec<Vec<u8>>),
 }
 
@@ -57,7 +57,7 @@ impl CpuCode {
     pub fn has(&self, layer: &LayoutKey) -> bool {
         match self {
             Self::Every => true,
-            Self::Tags(tags) => layer.tag().is_some_and(|tag| tags.iter().any(|known| known == tag)),
+            Self::Tags(tags) => tags.iter().any(|known| known == layer.tag().unwrap_or_default()),
         }
     }
 }
@@ -111,7 +111,7 @@ pub struct Settings {
     pub fetch: Option<FetchChoice>,
     /// What this machine was measured to do.
     pub rates: Option<Rates>,
-    /// This device, as a profile of rates names it.
+    /// This device, as a profile of rates names it; needed to use one.
     pub device: Option<String>,
     /// Which quantisations the CPU can compute.
     pub cpu_code: CpuCode,
@@ -279,27 +279,31 @@ impl Configuration {
     pub fn new(model: Model, settings: Settings) -> Result<Self, ConfigurationError> {
         let mut notes = Vec::new();
         check_profile(&model, &settings, &mut notes)?;
-        let strategy = choose_strategy(&model, &settings)?;
+        check_rates(&settings)?;
         if let Some(free) = settings.free_bytes
             && settings.reserved_bytes() > free
         {
             let reserves = settings.reserves.clone();
             return Err(ConfigurationError::Reserves { reserves, reserved: settings.reserved_bytes(), free });
         }
+        if !settings.reserves.is_empty() && settings.free_bytes.is_none() {
+            let because = "how much memory is free is not known";
+            return Err(ConfigurationError::Ignored { setting: "reserves", because });
+        }
         let resident = &settings.resident_layers;
         if let Some(&layer) = resident.iter().find(|layer| layer.index() >= model.layer_count()) {
             return Err(GeometryError::UnknownLayer { layer, layer_count: model.layer_count() }.into());
         }
-        let has_cpu_code = |layer| settings.cpu_code.has(model.layer(layer));
-        let mut spared = resident.clone();
-        spared.extend(&settings.constraints.slotless_layers);
-        let cpu_layers = settings.cpu_layers.resolve(&model, &spared, has_cpu_code, settings.pinnable_bytes)?;
-        if strategy == Strategy::Cpu && settings.cpu_layers != CpuLayers::None {
-            return Err(ConfigurationError::Ignored {
-                setting: "cpu layers",
-                because: "every layer decodes on the CPU",
-            });
+        if let Some(index) = (1..resident.len()).find(|&index| resident[..index].contains(&resident[index])) {
+            return Err(ConfigurationError::ResidentTwice { layer: resident[index] });
         }
+        let has_cpu_code = |layer| settings.cpu_code.has(model.layer(layer));
+        let mut slotless = resident.clone();
+        slotless.extend(&settings.constraints.slotless_layers);
+        let cpu_layers = settings.cpu_layers.resolve(&model, &slotless, has_cpu_code, settings.pinnable_bytes)?;
+        slotless.extend(&cpu_layers);
+        let cached: Vec<LayerId> = model.layer_ids().filter(|layer| !slotless.contains(layer)).collect();
+        let strategy = choose_strategy(&model, &settings, &cached)?;
 
         let search = Search { model: &model, settings: &settings, strategy, cpu_layers: &cpu_layers };
         let found = search.run()?;
@@ -384,15 +388,15 @@ impl Configuration {
         recommend(self.geometry.model().layer(layer), &self.settings)
     }
 
-    /// How many misses of a layer are fetched in a hybrid step; `None` if that is not asked, as all are or none.
+    /// How many misses of a layer are fetched in a hybrid step; `None` if that is not asked, as all are or none, or if the
+    /// layer holds no slots.
     ///
     /// # Panics
     ///
     /// If the model has no such layer.
     pub fn fetch(&self, layer: LayerId) -> Option<Fetch> {
-        let key = self.geometry.model().layer(layer);
-        (self.strategy == Strategy::Hybrid)
-            .then(|| fetch_of(key, &self.settings).expect("checked when the strategy was chosen"))
+        self.geometry.pool_of_layer(layer).filter(|_| self.strategy == Strategy::Hybrid)?;
+        fetch_of(self.geometry.model().layer(layer), &self.settings)
     }
 
     /// Everything to set aside on the device.
@@ -439,9 +443,18 @@ impl Configuration {
 fn check_profile(model: &Model, settings: &Settings, notes: &mut Vec<Note>) -> Result<(), ConfigurationError> {
     let Split::Profile(profile) = &settings.constraints.split else { return Ok(()) };
     profile.check(model)?;
-    let Some(name) = settings.model_name.as_deref().filter(|&name| name != profile.model_name()) else {
-        return Ok(());
+    let Some(name) = settings.model_name.as_deref() else {
+        return match settings.other_model {
+            OtherModel::Note => Ok(()),
+            OtherModel::Refuse => {
+                let because = "the model's name is not known";
+                Err(ConfigurationError::Ignored { setting: "refusing another model's profile", because })
+            }
+        };
     };
+    if name == profile.model_name() {
+        return Ok(());
+    }
     let (profile, model) = (profile.model_name().to_owned(), name.to_owned());
     match settings.other_model {
         OtherModel::Note => notes.push(Note::OtherModel { profile, model }),
@@ -459,23 +472,35 @@ fn recommend(layer: &LayoutKey, settings: &Settings) -> Option<Recommendation> {
     Some(point.recommend())
 }
 
-fn choose_strategy(model: &Model, settings: &Settings) -> Result<Strategy, ConfigurationError> {
-    if let (Some(rates), Some(device)) = (&settings.rates, &settings.device) {
-        rates.check_device(device)?;
+/// Rates of another device are no rates.
+fn check_rates(settings: &Settings) -> Result<(), ConfigurationError> {
+    match (&settings.rates, &settings.device) {
+        (Some(rates), Some(device)) => Ok(rates.check_device(device)?),
+        (Some(rates), None) => Err(ConfigurationError::DeviceUnknown { measured: rates.device().to_owned() }),
+        (None, _) => Ok(()),
     }
+}
+
+fn choose_strategy(model: &Model, settings: &Settings, cached: &[LayerId]) -> Result<Strategy, ConfigurationError> {
+    let Some(&first) = cached.first() else {
+        return Err(GeometryError::NothingCached { layers: model.layer_count() }.into());
+    };
     let strategy = match settings.strategy {
         StrategyChoice::Fixed(strategy) => strategy,
         StrategyChoice::Measured => {
             // The layers are alike but for their quantisation: the CPU takes part if it helps with any of them.
-            let each: Vec<Strategy> =
-                model.layers().iter().filter_map(|layer| recommend(layer, settings)).map(|one| one.strategy).collect();
+            let recommended = cached.iter().filter_map(|&layer| recommend(model.layer(layer), settings));
+            let each: Vec<Strategy> = recommended.map(|one| one.strategy).collect();
             if each.is_empty() {
-                return Err(ConfigurationError::NotMeasured { layer: LayerId::new(0) });
+                return Err(ConfigurationError::NotMeasured { layer: first });
             }
             let alike = each.iter().all(|one| *one == each[0]);
-            if alike && each.len() == model.layer_count() { each[0] } else { Strategy::Hybrid }
+            if alike && each.len() == cached.len() { each[0] } else { Strategy::Hybrid }
         }
     };
+    if strategy == Strategy::Cpu && settings.cpu_layers != CpuLayers::None {
+        return Err(ConfigurationError::Ignored { setting: "cpu layers", because: "every layer decodes on the CPU" });
+    }
     let because = match strategy {
         Strategy::Offload => Some("offload fetches every miss"),
         Strategy::Cpu => Some("nothing is fetched where the CPU computes every expert"),
@@ -491,14 +516,14 @@ fn choose_strategy(model: &Model, settings: &Settings) -> Result<Strategy, Confi
         return Ok(strategy);
     }
     if let StrategyChoice::Fixed(_) = settings.strategy
-        && let Some(layer) = model.layer_ids().find(|&layer| !settings.cpu_code.has(model.layer(layer)))
+        && let Some(&layer) = cached.iter().find(|&&layer| !settings.cpu_code.has(model.layer(layer)))
     {
         let tag = model.layer(layer).tag().unwrap_or_default().to_vec();
         return Err(ConfigurationError::NoCpuCode { strategy, layer, tag });
     }
     if strategy == Strategy::Hybrid {
-        let unmeasured = |layer: &LayerId| fetch_of(model.layer(*layer), settings).is_none();
-        if let Some(layer) = model.layer_ids().find(unmeasured) {
+        let unmeasured = |layer: &&LayerId| fetch_of(model.layer(**layer), settings).is_none();
+        if let Some(&layer) = cached.iter().find(unmeasured) {
             return Err(ConfigurationError::NotMeasured { layer });
         }
     }

@@ -62,7 +62,10 @@ impl fmt::Display for CpuLayersError {
         match self {
             Self::NotASpec { text, part } => {
                 write_whole(f, text, part)?;
-                write!(f, "{part:?} is not CPU layers such as 3,7,11 (these), 8 (so many), 0.5 (a share) or auto")
+                write!(
+                    f,
+                    "{part:?} is not CPU layers such as 3,7,11 or 3, (these), 8 (so many), 0.5 (a share), auto or none"
+                )
             }
             Self::UnknownLayer { layer, layer_count } => {
                 write!(f, "no layer {layer} to leave to the CPU: the model has {layer_count} layers")
@@ -298,6 +301,11 @@ pub enum ConfigurationError {
         /// The budget.
         given: u64,
     },
+    /// A layer that is listed twice among those on the device.
+    ResidentTwice {
+        /// The layer.
+        layer: LayerId,
+    },
     /// Everything to set aside is more than is free beside the reserves.
     PastFree {
         /// Bytes to set aside.
@@ -322,6 +330,11 @@ pub enum ConfigurationError {
         layer: LayerId,
         /// Its quantisation tag.
         tag: Vec<u8>,
+    },
+    /// Rates, and nothing says on which device they are to be used.
+    DeviceUnknown {
+        /// Where they were measured.
+        measured: String,
     },
     /// No rate was measured for a layer's kind, and none was given.
     NotMeasured {
@@ -370,7 +383,20 @@ impl fmt::Display for ConfigurationError {
             Self::CpuLayers(error) => error.fmt(f),
             Self::Rates(error) => error.fmt(f),
             Self::Staging(error) => error.fmt(f),
-            Self::Short { error, enough } => write!(f, "{error}; {enough} would do"),
+            Self::Short { error, enough } => {
+                error.fmt(f)?;
+                // The refusal may have said so already.
+                let said = match (&**error, *enough) {
+                    (Self::Geometry(GeometryError::SlotsBelowMinimum { needed, .. }), Enough::Slots(slots)) => {
+                        *needed == slots
+                    }
+                    (Self::Geometry(GeometryError::BudgetBelowMinimum { needed, .. }), Enough::Bytes(bytes)) => {
+                        *needed == u128::from(bytes)
+                    }
+                    _ => false,
+                };
+                if said { Ok(()) } else { write!(f, "; {enough} would do") }
+            }
             Self::OtherModel { profile, model } => {
                 write!(f, "the profile was counted on {profile:?}; this model is {model:?}")
             }
@@ -386,6 +412,7 @@ impl fmt::Display for ConfigurationError {
             Self::Resident { needed, given } => {
                 write!(f, "the layers on the device need {needed} bytes; the budget is {given}")
             }
+            Self::ResidentTwice { layer } => write!(f, "layer {layer} is to lie on the device twice"),
             Self::PastFree { needed, reserved, free } => {
                 write!(f, "{needed} bytes are to be set aside beside reserves of {reserved}; {free} are free")
             }
@@ -393,8 +420,11 @@ impl fmt::Display for ConfigurationError {
             Self::NoCpuCode { strategy, layer, tag } => {
                 write!(f, "strategy {strategy}: the CPU has no code for {} of layer {layer}", tag.escape_ascii())
             }
+            Self::DeviceUnknown { measured } => {
+                write!(f, "the rates were measured on {measured:?}, and the name of this device is not known")
+            }
             Self::NotMeasured { layer } => {
-                write!(f, "layer {layer}: no rate was measured for its quantisation and size, and no fraction is given")
+                write!(f, "layer {layer}: no rate was measured for its quantisation and size")
             }
             Self::CpuWithoutSlots => {
                 write!(f, "strategy cpu uses slots only for borrowed staging, which is off: there is nothing to cache")

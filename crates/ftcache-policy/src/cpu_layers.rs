@@ -128,11 +128,14 @@ impl fmt::Display for CpuLayers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None => f.write_str("none"),
-            Self::List(list) => {
-                let numbers: Vec<String> = list.iter().map(ToString::to_string).collect();
-                f.write_str(&numbers.join(","))
-            }
+            // A list of one keeps its comma and the whole its point, or they would read as a count.
+            Self::List(list) => match list.as_slice() {
+                [one] => write!(f, "{one},"),
+                _ => f.write_str(&list.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")),
+            },
             Self::Count(count) => write!(f, "{count}"),
+            Self::Share(Share::WHOLE) => f.write_str("1.0"),
+            Self::Share(Share::NOTHING) => f.write_str("0.0"),
             Self::Share(share) => write!(f, "{share}"),
             Self::Auto => f.write_str("auto"),
         }

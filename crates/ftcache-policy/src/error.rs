@@ -154,16 +154,16 @@ impl fmt::Display for GeometryError {
                 write!(f, "layer {layer}: rows of {row_bytes} bytes and pads of {slot_pad_bytes} make too wide a slot")
             }
             Self::SlotLimitBelowMinimum { pool, needed, limit } => {
-                write!(f, "pool {pool} needs {needed} slots for its requests; at most {limit} are allowed")
+                write!(f, "pool {pool} needs at least {needed} slots; at most {limit} are allowed")
             }
             Self::SlotsBelowMinimum { needed, given } => {
-                write!(f, "the pools need {needed} slots for their requests; {given} are given")
+                write!(f, "the pools need at least {needed} slots; {given} are given")
             }
             Self::SlotsAboveMaximum { most, given } => {
                 write!(f, "the pools can use {most} slots; {given} are given")
             }
             Self::BudgetBelowMinimum { needed, given } => {
-                write!(f, "the pools need {needed} bytes for their requests; {given} are given")
+                write!(f, "the pools need at least {needed} bytes; {given} are given")
             }
             Self::UnknownMemory { budget } => write!(f, "a budget of {budget}, where free memory is not known"),
             Self::UnknownLayer { layer, layer_count } => {

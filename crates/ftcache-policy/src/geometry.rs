@@ -416,8 +416,8 @@ fn check(model: &Model, constraints: &Constraints) -> Result<(), GeometryError> 
     if let Some(&layer) = constraints.slotless_layers.iter().find(|layer| layer.index() >= layer_count) {
         return Err(GeometryError::UnknownLayer { layer, layer_count });
     }
-    let known = |limit: &&TagLimit| !model.layers().iter().any(|layer| layer.tag() == Some(&limit.tag));
-    if let Some(limit) = constraints.tag_limits.iter().find(known) {
+    let has_no_layer = |limit: &&TagLimit| !model.layers().iter().any(|layer| layer.tag() == Some(&limit.tag));
+    if let Some(limit) = constraints.tag_limits.iter().find(has_no_layer) {
         return Err(GeometryError::UnknownTag { tag: limit.tag.clone() });
     }
     match &constraints.split {

@@ -116,7 +116,10 @@ impl RankView {
         let owned = self.experts.start as usize..self.experts.end as usize;
         let rows: Vec<Vec<f64>> =
             self.layers.iter().map(|&layer| whole.shares(layer)[owned.clone()].to_vec()).collect();
-        Profile::new(whole.model_name(), &rows)
+        Profile::new(whole.model_name(), &rows).map_err(|error| match error {
+            ProfileError::Unused { layer } => ProfileError::Unused { layer: self.layers[layer.index()] },
+            other => other,
+        })
     }
 
     /// The view's number of an expert that the router named: [`ExpertId::ABSENT`] if another rank owns it, which is

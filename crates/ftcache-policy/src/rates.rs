@@ -19,7 +19,7 @@ pub struct Pair {
 /// What was measured with experts of one quantisation and size.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Point {
-    /// The quantisation tag.
+    /// The quantisation tag; empty for layers without one.
     pub tag: Vec<u8>,
     /// Bytes of one expert. The point stands for experts of half to twice this size.
     pub expert_bytes: u64,
@@ -36,7 +36,7 @@ pub struct Point {
 pub enum Basis {
     /// The CPU has no code for the quantisation.
     NoCpuCode,
-    /// The link is at least as fast as the CPU, both alone.
+    /// The link is at least as fast as the CPU, both alone, and as both together.
     LinkFaster,
     /// The CPU alone is faster than link and CPU together.
     CpuFaster,
@@ -148,7 +148,7 @@ impl Rates {
         };
         let near = |point: &&Point| {
             let (small, large) = (point.expert_bytes.min(bytes), point.expert_bytes.max(bytes));
-            Some(point.tag.as_slice()) == layer.tag() && large <= small.saturating_mul(2)
+            point.tag == layer.tag().unwrap_or_default() && large <= small.saturating_mul(2)
         };
         self.points.iter().filter(near).min_by(|a, b| ratio(a).total_cmp(&ratio(b)))
     }
@@ -165,7 +165,7 @@ impl Point {
         let offload = |basis| Recommendation { strategy: Strategy::Offload, fraction: Fraction::ALL, basis };
         let Some(cpu) = self.cpu else { return offload(Basis::NoCpuCode) };
         let (ratio, basis) = match self.contended {
-            Some(pair) if self.link >= pair.link + pair.cpu => return offload(Basis::LinkFaster),
+            Some(pair) if self.link >= cpu && self.link >= pair.link + pair.cpu => return offload(Basis::LinkFaster),
             Some(pair) if cpu > pair.link + pair.cpu => {
                 return Recommendation { strategy: Strategy::Cpu, fraction: Fraction::NONE, basis: Basis::CpuFaster };
             }

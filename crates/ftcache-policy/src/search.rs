@@ -26,7 +26,7 @@ impl Search<'_> {
         if self.strategy == Strategy::Cpu && settings.staging != StagingPlace::Borrowed {
             return Err(ConfigurationError::CpuWithoutSlots);
         }
-        let (fit, requests_off) = self.most_requests()?;
+        let (fit, requests_off) = self.most_requests().map_err(|error| self.with_enough(error))?;
         let (fit, overlap_off) = if settings.overlap { self.overlapping(fit) } else { (fit, None) };
         let one_buffer = overlap_off.is_some() || !settings.overlap;
         let Fit { geometry, staging, set_aside } = fit;
@@ -37,31 +37,31 @@ impl Search<'_> {
     /// As many requests as asked for; or the most that fit, with what stood against more, where the settings allow it.
     fn most_requests(&self) -> Result<(Fit, Option<GeometryError>), ConfigurationError> {
         let asked = self.settings.constraints.request_count;
-        let error = match self.fit(self.settings, asked, 1) {
+        let error = match self.fit(asked, 1) {
             Ok(fit) => return Ok((fit, None)),
             Err(error) => error,
         };
-        let too_many = match &error {
-            ConfigurationError::Geometry(
-                error @ (GeometryError::SlotsBelowMinimum { .. }
-                | GeometryError::BudgetBelowMinimum { .. }
-                | GeometryError::SlotLimitBelowMinimum { .. }),
-            ) => error.clone(),
-            _ => return Err(self.with_enough(error, asked)),
+        let Some(too_many) = too_many_requests(&error).cloned().filter(|_| self.settings.lower_requests) else {
+            return Err(error);
         };
-        if !self.settings.lower_requests {
-            return Err(self.with_enough(error, asked));
-        }
-        let mut best = self.fit(self.settings, 1, 1).map_err(|error| self.with_enough(error, 1))?;
+        // Pools that hold fewer requests hold fewer still, so the most that the pools allow is found by halves.
         let (mut fits, mut past) = (1, asked);
         while past - fits > 1 {
             let middle = fits + (past - fits) / 2;
-            match self.fit(self.settings, middle, 1) {
-                Ok(fit) => (best, fits) = (fit, middle),
-                Err(_) => past = middle,
+            match self.fit(middle, 1) {
+                Err(error) if too_many_requests(&error).is_some() => past = middle,
+                _ => fits = middle,
             }
         }
-        Ok((best, Some(too_many)))
+        // Whether a layer can be staged may depend on how the requests' needs divide the slots, either way.
+        let mut first = None;
+        for request_count in (1..=fits.min(self.model.expert_count())).rev() {
+            match self.fit(request_count, 1) {
+                Ok(fit) => return Ok((fit, Some(too_many))),
+                Err(error) => drop(first.get_or_insert(error)),
+            }
+        }
+        Err(first.unwrap_or(error))
     }
 
     /// The same with two staging buffers, or why there is one.
@@ -72,21 +72,28 @@ impl Search<'_> {
                 let short = fit.staging.as_ref().and_then(Staging::second_lacks).cloned();
                 (fit, short.map(OverlapOff::Borrowed))
             }
-            StagingPlace::Dedicated => match self.fit(self.settings, fit.geometry.constraints().request_count, 2) {
+            StagingPlace::Dedicated => match self.fit(fit.geometry.constraints().request_count, 2) {
                 Ok(two) => (two, None),
                 Err(error) => (fit, Some(OverlapOff::Dedicated(Box::new(error)))),
             },
         }
     }
 
-    /// One geometry with its staging, and everything it sets aside.
-    fn fit(&self, settings: &Settings, request_count: u32, buffer_count: u32) -> Result<Fit, ConfigurationError> {
+    /// The constraints of a geometry, with what the settings around them add.
+    fn constraints(&self, request_count: u32) -> Constraints {
+        let settings = self.settings;
         let mut constraints = settings.constraints.clone();
         constraints.request_count = request_count;
         constraints.staging_only |= self.strategy == Strategy::Cpu;
         constraints.slotless_layers.extend(self.cpu_layers);
         constraints.slotless_layers.extend(&settings.resident_layers);
+        constraints
+    }
 
+    /// One geometry with its staging, and everything it sets aside.
+    fn fit(&self, request_count: u32, buffer_count: u32) -> Result<Fit, ConfigurationError> {
+        let settings = self.settings;
+        let constraints = self.constraints(request_count);
         // Which rows are staged, and so how many bytes, does not depend on the slots.
         let staged = |geometry: &Geometry| match settings.staging {
             StagingPlace::Dedicated => Some(Staging::dedicated(geometry, buffer_count)),
@@ -149,60 +156,76 @@ impl Search<'_> {
     }
 
     /// The error with the least budget that would do, where more of it would help.
-    fn with_enough(&self, error: ConfigurationError, request_count: u32) -> ConfigurationError {
-        let helps = matches!(
-            error,
+    fn with_enough(&self, error: ConfigurationError) -> ConfigurationError {
+        let helps = match &error {
             ConfigurationError::Staging(_)
-                | ConfigurationError::NothingLeft { .. }
-                | ConfigurationError::Resident { .. }
-                | ConfigurationError::Geometry(
-                    GeometryError::SlotsBelowMinimum { .. } | GeometryError::BudgetBelowMinimum { .. }
-                )
-        );
-        if !helps {
-            return error;
+            | ConfigurationError::NothingLeft { .. }
+            | ConfigurationError::Resident { .. }
+            | ConfigurationError::Geometry(
+                GeometryError::SlotsBelowMinimum { .. } | GeometryError::BudgetBelowMinimum { .. },
+            ) => true,
+            ConfigurationError::PastFree { .. } => self.budget_is_a_share(),
+            _ => false,
+        };
+        match helps.then(|| self.enough()).flatten() {
+            Some(enough) => ConfigurationError::Short { error: Box::new(error), enough },
+            None => error,
         }
-        let with = |amount: u64| {
+    }
+
+    fn budget_is_a_share(&self) -> bool {
+        matches!(self.settings.constraints.budget, Budget::Free(_) | Budget::Rest(_))
+    }
+
+    /// The least budget above what is given that would do; of a share, the least free memory.
+    fn enough(&self) -> Option<Enough> {
+        let budget = self.settings.constraints.budget;
+        let tried = |amount: u64| {
             let mut settings = self.settings.clone();
             match &mut settings.constraints.budget {
                 Budget::Slots(slots) => *slots = amount,
                 Budget::Bytes(bytes) => *bytes = amount,
                 Budget::Free(_) | Budget::Rest(_) => settings.free_bytes = Some(amount),
             }
-            settings
+            Search { settings: &settings, ..*self }.most_requests()
         };
-        let given = match self.settings.constraints.budget {
-            Budget::Slots(slots) => slots,
-            Budget::Bytes(bytes) => bytes,
-            Budget::Free(_) | Budget::Rest(_) => self.settings.free_bytes.unwrap_or(0),
+        // More than the pools can use or than is free is refused too, so what is looked for may lie before such an amount.
+        let is_too_little = |amount: u64| match tried(amount) {
+            Ok(_) | Err(ConfigurationError::Geometry(GeometryError::SlotsAboveMaximum { .. })) => false,
+            Err(ConfigurationError::PastFree { .. }) => self.budget_is_a_share(),
+            Err(_) => true,
         };
-        let fits = |amount: u64| self.fit(&with(amount), request_count, 1).is_ok();
-        let doubled = (0..64).scan(given.max(1), |amount, _| {
-            *amount = amount.checked_mul(2)?;
-            Some(*amount)
-        });
-        // A slot count past what the pools can use is refused as well, so the last try is exactly that.
-        let most = match self.settings.constraints.budget {
-            Budget::Slots(_) => Some(u64::from(self.model.expert_count()) * self.model.layer_count() as u64),
-            _ => None,
+        let (given, enough): (u64, fn(u64) -> Enough) = match budget {
+            Budget::Slots(slots) => (slots, Enough::Slots),
+            Budget::Bytes(bytes) => (bytes, Enough::Bytes),
+            Budget::Free(_) | Budget::Rest(_) => (self.settings.free_bytes?, Enough::Free),
         };
-        let enough = doubled.take_while(|&amount| most.is_none_or(|most| amount < most)).chain(most).find(|&a| fits(a));
-        let Some(mut enough) = enough else { return error };
+        let mut most = given.max(1);
+        while is_too_little(most) {
+            most = most.checked_mul(2)?;
+        }
         let mut short = given;
-        while enough - short > 1 {
-            let middle = short + (enough - short) / 2;
-            if fits(middle) {
-                enough = middle;
-            } else {
+        while most - short > 1 {
+            let middle = short + (most - short) / 2;
+            if is_too_little(middle) {
                 short = middle;
+            } else {
+                most = middle;
             }
         }
-        let enough = match self.settings.constraints.budget {
-            Budget::Slots(_) => Enough::Slots(enough),
-            Budget::Bytes(_) => Enough::Bytes(enough),
-            Budget::Free(_) | Budget::Rest(_) => Enough::Free(enough),
-        };
-        ConfigurationError::Short { error: Box::new(error), enough }
+        tried(most).is_ok().then(|| enough(most))
+    }
+}
+
+/// The refusal, if fewer requests would not meet it.
+fn too_many_requests(error: &ConfigurationError) -> Option<&GeometryError> {
+    match error {
+        ConfigurationError::Geometry(
+            error @ (GeometryError::SlotsBelowMinimum { .. }
+            | GeometryError::BudgetBelowMinimum { .. }
+            | GeometryError::SlotLimitBelowMinimum { .. }),
+        ) => Some(error),
+        _ => None,
     }
 }
 

@@ -1,10 +1,10 @@
-//! Layers, strategies and profiles around the pools, and every text of what is refused.
+//! Layers, strategies, notes and profiles around the pools, and every text of what is refused.
 
 use ftcache_policy::{
     BankId, Basis, Budget, Configuration, ConfigurationError, Constraints, CpuCode, CpuLayers, CpuLayersError, Cut,
     Declined, Enough, ExpertId, Fetch, FetchChoice, FetchRule, Fraction, Geometry, GeometryError, LayerId, LayoutKey,
-    Model, Note, OtherModel, Pair, Point, Profile, ProfileError, Quantisation, RankView, Rates, RatesError, Reserve,
-    Scope, Settings, Share, Split, Staging, StagingPlace, Strategy, StrategyChoice, TagLimit, TailPad,
+    Model, Note, OtherModel, Pair, Point, PoolId, Profile, ProfileError, Quantisation, RankView, Rates, RatesError,
+    Reserve, Scope, Settings, Share, Split, Staging, StagingPlace, Strategy, StrategyChoice, TagLimit, TailPad,
 };
 
 const MIB: u64 = 1 << 20;
@@ -122,7 +122,7 @@ fn only_rows_that_lie_on_the_device_for_good_may_be_dropped() {
 fn every_layer_without_slots_is_listed_with_its_reason() {
     // B60, C03.
     let mut given = settings(Budget::Slots(8));
-    given.constraints.slotless_layers = ids([2]);
+    given.constraints.slotless_layers = ids([1]);
     given.cpu_layers = CpuLayers::Count(2);
     given.resident_layers = ids([0]);
     let why = |configuration: Configuration| -> Vec<(u32, Declined)> {
@@ -130,7 +130,7 @@ fn every_layer_without_slots_is_listed_with_its_reason() {
     };
     let six = new(tagged(["q"; 6]), given.clone());
     assert_eq!((six.pinned_bytes(), six.pinned_ranges()), (2 * 8_000, 2));
-    let reasons = [(0, Declined::Resident), (1, Declined::Cpu), (2, Declined::Slotless), (5, Declined::Cpu)];
+    let reasons = [(0, Declined::Resident), (1, Declined::Slotless), (4, Declined::Cpu), (5, Declined::Cpu)];
     assert_eq!(why(six), reasons);
     assert_eq!(why(new(toy(), settings(Budget::Slots(8)))), []);
     // The CPU is spared what it has no code for.
@@ -262,8 +262,24 @@ fn what_was_not_measured_is_not_guessed() {
     let other = RatesError::OtherDevice { measured: "gpu".into(), device: "other".into() };
     for strategy in [StrategyChoice::Measured, StrategyChoice::Fixed(Strategy::Offload)] {
         let elsewhere = Settings { device: Some("other".into()), strategy, ..measured(vec![point()], CpuCode::Every) };
-        assert_eq!(refused(toy(), elsewhere), other.clone().into());
+        assert_eq!(refused(toy(), elsewhere.clone()), other.clone().into());
+        let unknown = ConfigurationError::DeviceUnknown { measured: "gpu".into() };
+        assert_eq!(refused(toy(), Settings { device: None, ..elsewhere }), unknown);
     }
+    // Layers that hold no slots have no misses: nothing need be measured of them, nor is it asked.
+    let mut some = Settings { resident_layers: ids([1]), ..measured(vec![point()], CpuCode::Every) };
+    some.constraints.budget = Budget::Slots(8);
+    let hybrid = new(tagged(["q", "r"]), some.clone());
+    assert_eq!((hybrid.strategy(), hybrid.fetch(LayerId::new(1))), (Strategy::Hybrid, None));
+    assert!(hybrid.fetch(LayerId::new(0)).is_some());
+    let left_out = Settings { resident_layers: vec![], cpu_layers: CpuLayers::List(ids([1])), ..some.clone() };
+    assert_eq!(new(tagged(["q", "r"]), left_out).strategy(), Strategy::Hybrid);
+    // What was measured of the layer on the device says nothing of the other.
+    some.rates = Some(Rates::new("gpu", vec![point(), self::point("r", 1e9, None, None)]).unwrap());
+    let strategies = [[1], [0]].map(|resident| {
+        new(tagged(["q", "r"]), Settings { resident_layers: ids(resident), ..some.clone() }).strategy()
+    });
+    assert_eq!(strategies, [Strategy::Hybrid, Strategy::Offload]);
 }
 
 #[test]
@@ -297,14 +313,55 @@ fn a_setting_without_effect_is_refused() {
     }
 }
 
+// Notes.
+
+#[test]
+fn one_tokens_cycle_is_noted_where_a_pool_is_below_it() {
+    // C19. A cycle of 4 layers, top-8 and rows of 64 KiB has 2 MiB.
+    let notes = |bytes| new(layers(4, 16, 8, &[64 << 10]), settings(Budget::Bytes(bytes))).notes().to_vec();
+    let below = |slots, cycle| Note::BelowCycle { pool: PoolId::new(0), slots, cycle };
+    assert!(notes(MIB).contains(&below(16, 32)));
+    assert!(notes(2 * MIB - 1).contains(&below(31, 32)));
+    assert_eq!(notes(2 * MIB), [Note::NothingStable { slots: 32 }]);
+    assert_eq!(notes(4 * MIB), []);
+    // A slot for every expert of a layer does not protect.
+    assert!(new(layers(3, 8, 4, &[1]), settings(Budget::Slots(8))).notes().contains(&below(8, 12)));
+    // Two requests may want all 16 experts of each layer, and no more. A layer with a pool of its own has no cycle.
+    let mut two = settings(Budget::Slots(63));
+    two.constraints.request_count = 3;
+    assert_eq!(new(layers(4, 16, 8, &[1]), two.clone()).notes(), [below(63, 64)]);
+    two.constraints.scope = Scope::PerLayer;
+    two.constraints.request_count = 1;
+    assert_eq!(new(layers(4, 16, 8, &[1]), two).notes(), []);
+}
+
+#[test]
+fn at_two_layers_of_slots_nothing_is_stable() {
+    // C01.
+    let nothing = Note::NothingStable { slots: 1_024 };
+    let with = |slots, overlap| {
+        let configuration = new(layers(48, 512, 10, &[512]), Settings { overlap, ..settings(Budget::Slots(slots)) });
+        configuration.notes().iter().any(|note| matches!(note, Note::NothingStable { .. }))
+    };
+    let at_two = new(layers(48, 512, 10, &[512]), settings(Budget::Slots(1_024)));
+    assert!(at_two.notes().contains(&nothing));
+    assert_eq!(
+        [with(1_024, true), with(1_025, true), with(1_024, false), with(512, false)],
+        [true, false, false, true]
+    );
+    let beside = Settings { staging: StagingPlace::Dedicated, ..settings(Budget::Slots(1_024)) };
+    assert!(!new(layers(48, 512, 10, &[512]), beside).notes().contains(&nothing));
+}
+
 // Profiles.
 
 #[test]
 fn a_profile_is_checked_before_anything_else() {
     let profile = |experts: usize| Split::Profile(Profile::new("counted", &vec![vec![1.0; experts]; 4]).unwrap());
-    // Much else is wrong as well: strategy, reserves, layers, budget.
+    // Much else is wrong as well: rates, reserves, layers, budget.
     let mut wrong = Settings {
         strategy: StrategyChoice::Measured,
+        rates: Some(Rates::new("gpu", vec![point("q", 1.0, None, None)]).unwrap()),
         free_bytes: Some(0),
         reserves: vec![Reserve { name: "kv".into(), bytes: 1 }],
         resident_layers: ids([9]),
@@ -369,6 +426,7 @@ fn every_refusal_of_a_configuration_names_both_numbers() {
             s.rates = Some(Rates::new("gpu", vec![point("q", 1.0, None, None)]).unwrap());
             s.device = Some("other".into());
         }),
+        with(|s| s.rates = Some(Rates::new("gpu", vec![point("q", 1.0, None, None)]).unwrap())),
         with(|s| s.constraints.slot_limit = Some(1)),
         with(|s| s.constraints.budget = Budget::Slots(7)),
         with(|s| s.constraints.budget = Budget::Free(Share::parse("0.9").unwrap())),
@@ -388,6 +446,12 @@ fn every_refusal_of_a_configuration_names_both_numbers() {
         }),
         with(|s| (s.resident_layers, s.constraints.budget) = (ids([0]), Budget::Bytes(7_999))),
         with(|s| s.free_bytes = Some(15_999)),
+        with(|s| s.resident_layers = ids([1, 0, 1])),
+        with(|s| s.reserves = vec![Reserve { name: "kv".into(), bytes: 1 }]),
+        with(|s| {
+            profile(s, &vec![vec![1.0; 8]; 4]);
+            (s.model_name, s.other_model) = (None, OtherModel::Refuse);
+        }),
         with(|s| s.fetch = said_all()),
         with(|s| (s.strategy, s.fetch) = (StrategyChoice::Fixed(Strategy::Cpu), said_all())),
         with(|s| (s.strategy, s.cpu_layers) = (StrategyChoice::Fixed(Strategy::Cpu), CpuLayers::Count(1))),
@@ -401,9 +465,9 @@ fn every_refusal_of_a_configuration_names_both_numbers() {
         ConfigurationError::from(GeometryError::UnknownMemory { budget: Budget::Free(Share::parse("0.9").unwrap()) }),
     ];
     insta::assert_snapshot!(texts(errors), @r#"
-    the pools need 4 slots for their requests; 3 are given; 8 slots would do
+    the pools need at least 4 slots; 3 are given; 8 slots would do
     the pools can use 32 slots; 33 are given
-    the pools need 4000 bytes for their requests; 3999 are given; 8000 bytes would do
+    the pools need at least 4000 bytes; 3999 are given; 8000 bytes would do
     no layer 4: the model has 4 layers
     no layer 4: the model has 4 layers
     none of 4 layers holds slots: there is nothing to cache
@@ -413,21 +477,25 @@ fn every_refusal_of_a_configuration_names_both_numbers() {
     the profile was counted on "counted"; this model is "served"
     5 layers are to be left to the CPU; it can take 4
     the rates were measured on "gpu"; this device is "other"
-    pool 0 needs 2 slots for its requests; at most 1 are allowed
+    the rates were measured on "gpu", and the name of this device is not known
+    pool 0 needs at least 2 slots; at most 1 are allowed
     one whole layer needs 8000 bytes of bank 0 to be staged; its arena has 7000; 8 slots would do
     a budget that is a share of free memory, which is not known
     16000 bytes are to be set aside beside reserves of 0; 99 are free
-    the pools need 4000 bytes for their requests; 100 are given; 12000 bytes of free memory would do
+    the pools need at least 4000 bytes; 100 are given; 12000 bytes of free memory would do
     reserves, tables and staging need 8000 bytes; 7999 are free; 12000 bytes of free memory would do
     the reserves alone need 100 bytes (kv 70, transients 30); 99 are free
     the layers on the device need 8000 bytes; the budget is 7999; 16000 bytes would do
     16000 bytes are to be set aside beside reserves of 0; 15999 are free
+    layer 1 is to lie on the device twice
+    reserves would have no effect: how much memory is free is not known
+    refusing another model's profile would have no effect: the model's name is not known
     fetch would have no effect: offload fetches every miss
     fetch would have no effect: nothing is fetched where the CPU computes every expert
     cpu layers would have no effect: every layer decodes on the CPU
     strategy would have no effect: slots only stage prefill
     strategy cpu: the CPU has no code for r of layer 2
-    layer 0: no rate was measured for its quantisation and size, and no fraction is given
+    layer 0: no rate was measured for its quantisation and size
     strategy cpu uses slots only for borrowed staging, which is off: there is nothing to cache
     a budget of 0.9*free, where free memory is not known
     "#);
@@ -451,8 +519,8 @@ fn every_refusal_of_cpu_layers_rates_and_profiles_names_the_thing() {
         cpu(CpuLayers::Auto, Some(7_999)),
     ];
     insta::assert_snapshot!(texts(errors), @r#"
-    "some" is not CPU layers such as 3,7,11 (these), 8 (so many), 0.5 (a share) or auto
-    "3, x,7": "x" is not CPU layers such as 3,7,11 (these), 8 (so many), 0.5 (a share) or auto
+    "some" is not CPU layers such as 3,7,11 or 3, (these), 8 (so many), 0.5 (a share), auto or none
+    "3, x,7": "x" is not CPU layers such as 3,7,11 or 3, (these), 8 (so many), 0.5 (a share), auto or none
     no layer 4 to leave to the CPU: the model has 4 layers
     layer 1 is left to the CPU twice
     layer 0 is left to the CPU, but holds no slots anyway

@@ -262,11 +262,14 @@ fn byte_counts_as_people_write_them() {
     check("1.5 KiB", 1_536);
     check("0.1GB", 100_000_000);
     check("1_000kB", 1_000_000);
+    // Only the product is cut off.
+    check("0.9*24GiB", 23_192_823_398);
+    check("0.5*0.5*7", 1);
     check("18446744073709551615", u64::MAX);
-    for text in ["", "GiB", "12 GiBs", "-1", "1e9", "1..5", ".5GB", "2*", "0x10", "1.5.5"] {
+    for text in ["", "_", "GiB", "12 GiBs", "-1", "1e9", "1..5", ".5GB", "2*", "0x10", "1.5.5"] {
         assert!(parse_bytes(text).is_err(), "{text:?} was taken for {:?}", parse_bytes(text));
     }
-    for text in ["18446744073709551616", "16777216TiB", "4294967296*4294967296"] {
+    for text in ["18446744073709551616", "99_999_999_999_999_999_999.5", "16777216TiB", "4294967296*4294967296"] {
         assert!(parse_bytes(text).unwrap_err().to_string().contains("is over"), "{text:?}");
     }
 }
@@ -309,10 +312,10 @@ fn errors_name_the_thing_and_both_numbers() {
     0 requests decoded at once; at least 1 is needed
     an alignment of 24 bytes is not a power of two
     layer 0: rows of 100 bytes and pads of 1125899906842624 make too wide a slot
-    pool 0 needs 4 slots for its requests; at most 3 are allowed
-    the pools need 4 slots for their requests; 3 are given
+    pool 0 needs at least 4 slots; at most 3 are allowed
+    the pools need at least 4 slots; 3 are given
     the pools can use 24 slots; 25 are given
-    the pools need 640 bytes for their requests; 639 are given
+    the pools need at least 640 bytes; 639 are given
     ");
     let texts = ["12 parsecs", "480*1.5.5", "16777216TiB"].map(|text| parse_bytes(text).unwrap_err().to_string());
     insta::assert_snapshot!(texts.join("\n"), @r#"
