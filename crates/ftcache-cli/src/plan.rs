@@ -45,7 +45,7 @@ pub(crate) struct Arguments {
     /// Which layers share slots
     #[arg(long, value_enum, default_value_t, help_heading = "Pools")]
     scope: ScopeArgument,
-    /// A JSON file with expert_counts[layer][expert]: divide slots by use instead of equally
+    /// A JSON file of how often each expert was used: divide slots by that instead of equally
     #[arg(long, value_name = "FILE", help_heading = "Pools")]
     profile: Option<PathBuf>,
     /// Refuse a profile of another model's name, instead of a note

@@ -89,6 +89,7 @@ impl Replay {
         let mut constraints = Constraints::new(Budget::Slots(arguments.slots));
         constraints.scope = arguments.scope.into();
         let geometry = Geometry::new(model, constraints)?;
+        check_memory(geometry.model().model_bytes() + geometry.total_bytes(), available_bytes())?;
         let mut cache = Cache::new(geometry, HostDevice::new())?;
         for layer in (0..shape.layers).map(LayerId::new) {
             for (bank, row_bytes) in row_bytes.into_iter().enumerate() {
@@ -236,6 +237,25 @@ impl Replay {
     }
 }
 
+/// Whether there is memory for all rows and slots: it is granted before it is there, and a process that then takes it is
+/// ended without a word.
+fn check_memory(needed: u64, available: Option<u64>) -> Result<(), String> {
+    match available {
+        Some(available) if needed > available => {
+            let (needed, available) = (grouped(needed), grouped(available));
+            Err(format!("rows and slots need {needed} bytes of memory; {available} are available"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Memory that can be used without swapping, where the system says so.
+fn available_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
 /// Whether a slot holds what it should, or the first byte that differs.
 fn check_row(held: &[u8], wanted: &[u8]) -> Result<(), String> {
     match held.iter().zip(wanted).position(|(held, wanted)| held != wanted) {
@@ -318,6 +338,17 @@ mod tests {
             held[byte] ^= 1;
             let message = format!("byte {byte} is {}, not {}", held[byte], wanted[byte]);
             assert_eq!(check_row(&held, &wanted), Err(message));
+        }
+    }
+
+    #[test]
+    fn rows_that_memory_cannot_hold_are_refused() {
+        assert_eq!(check_memory(1_000, Some(1_000)), Ok(()));
+        assert_eq!(check_memory(u64::MAX, None), Ok(()));
+        let error = check_memory(1_001, Some(1_000)).unwrap_err();
+        assert_eq!(error, "rows and slots need 1,001 bytes of memory; 1,000 are available");
+        if cfg!(target_os = "linux") {
+            assert!(available_bytes().is_some_and(|bytes| bytes > 1 << 20));
         }
     }
 
