@@ -43,7 +43,7 @@ impl Peer for Ftcache {
     const NAME: &'static str = "ftcache";
 
     fn new(slot_count: u32) -> Self {
-        let pool_of_layer = vec![PoolId::new(0); LAYERS as usize];
+        let pool_of_layer = vec![Some(PoolId::new(0)); LAYERS as usize];
         let cache = Cache::with_pools(EXPERTS, &pool_of_layer, &[slot_count]).expect("the pools are consistent");
         Self { cache, plan: Plan::new() }
     }

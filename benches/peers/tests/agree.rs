@@ -18,7 +18,7 @@ struct Both {
 
 impl Both {
     fn new(layer_count: usize, expert_count: u32, slot_count: u32) -> Self {
-        let pool_of_layer = vec![PoolId::new(0); layer_count];
+        let pool_of_layer = vec![Some(PoolId::new(0)); layer_count];
         Self {
             ftcache: Cache::with_pools(expert_count, &pool_of_layer, &[slot_count]).unwrap(),
             plan: Plan::new(),

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use ftcache::policy::{
-    Admission, Budget, Configuration, Constraints, CpuCode, CpuLayers, Cut, Fetch, FetchChoice, FetchRule, Fraction,
-    LayerId, Model, OtherModel, RankView, Reserve, Rounding, Settings, Split, StagingPlace, Strategy, StrategyChoice,
-    TagLimit, TailPad, parse_budget, parse_bytes,
+    Admission, BankId, Budget, Configuration, Constraints, CpuCode, CpuLayers, Cut, Fetch, FetchChoice, FetchRule,
+    Fraction, LayerId, Model, OtherModel, RankView, Reserve, Rounding, Settings, Split, StagingPlace, Strategy,
+    StrategyChoice, TagLimit, TailPad, parse_budget, parse_bytes,
 };
 use ftcache_model::MoeModel;
 use ftcache_model::measured::{read_profile, read_rates};
@@ -25,8 +25,8 @@ pub(crate) struct Arguments {
     #[arg(long)]
     json: bool,
 
-    /// Bytes for all slots and their pads: 12GiB, 480*18874368; or a share of --free: 0.9*free, or of what is left of it
-    /// after reserves, tables and dedicated staging: rest
+    /// Bytes for all slots, their pads and --resident layers: 12GiB, 480*18874368; or a share of --free: 0.9*free, or of
+    /// what is left of it after reserves, tables and dedicated staging: rest
     #[arg(long, value_name = "BUDGET", value_parser = parse_budget, required_unless_present = "slots", help_heading = "Budget")]
     mem: Option<Budget>,
     /// Slots over all pools, instead of bytes
@@ -51,11 +51,12 @@ pub(crate) struct Arguments {
     /// Refuse a profile of another model's name, instead of a note
     #[arg(long, requires = "profile", help_heading = "Pools")]
     same_model: bool,
-    /// The most slots that the engine's kernels index in one pool, of all or of one quantisation: 992, Q4_K=992
+    /// The most slots that the engine's kernels index in one pool, of all or of one quantisation as `inspect` names it: 992,
+    /// Q4_K=992
     #[arg(long, value_name = "[TAG=]N", value_parser = parse_slot_limit, help_heading = "Pools")]
     slot_limit: Vec<SlotLimit>,
     /// Make slot strides multiples of this power of two
-    #[arg(long, value_name = "BYTES", default_value_t = 1, help_heading = "Pools")]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "1", help_heading = "Pools")]
     alignment: u64,
     /// Bytes between the end of a row and the next slot
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "0", help_heading = "Pools")]
@@ -94,10 +95,10 @@ pub(crate) struct Arguments {
     /// Layers that decode on the CPU, by block: 3,7,11 (these), 8 (so many), 0.5 (a share), or auto
     #[arg(long, value_name = "LAYERS", value_parser = CpuLayers::parse, default_value = "none", help_heading = "Decode")]
     cpu_layers: CpuLayers,
-    /// Quantisations that the CPU can compute [default: all]
+    /// A quantisation, as `inspect` names it, that the CPU can compute; may be given several times [default: all]
     #[arg(long, value_name = "TAG", help_heading = "Decode")]
     cpu_code: Vec<String>,
-    /// Bytes of the host that can be pinned [default: all]
+    /// Bytes of the host that can be pinned
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, help_heading = "Decode")]
     pinnable: Option<u64>,
 
@@ -156,12 +157,20 @@ enum StagingArgument {
 }
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
-enum CutArgument {
+pub(crate) enum CutArgument {
     /// Whole experts
     #[default]
     Experts,
     /// The rows of every expert
     Rows,
+}
+
+/// Which rank is planned.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rank {
+    pub(crate) rank: u32,
+    pub(crate) rank_count: u32,
+    pub(crate) cut: CutArgument,
 }
 
 /// Blocks as a list, which clap would take for several values if it were a bare `Vec`.
@@ -186,6 +195,9 @@ fn parse_blocks(text: &str) -> Result<Blocks, String> {
 
 fn parse_reserve(text: &str) -> Result<Reserve, String> {
     let (name, bytes) = text.split_once('=').unwrap_or(("engine", text));
+    if name.trim().is_empty() {
+        return Err(format!("{text:?} has no name before its ="));
+    }
     let bytes = parse_bytes(bytes).map_err(|error| error.to_string())?;
     Ok(Reserve { name: name.trim().to_owned(), bytes })
 }
@@ -233,7 +245,8 @@ pub(crate) fn run(arguments: &Arguments, out: &mut String) -> Result<(), Failure
     let profile = arguments.profile.as_deref().map(read_profile).transpose()?;
     let rates = arguments.rates.as_deref().map(read_rates).transpose()?;
     let file = MoeModel::open(&arguments.model)?;
-    let at = |error: &dyn std::fmt::Display| format!("{}: {error}", arguments.model.display());
+    let path = arguments.model.display();
+    let at = |error: &dyn std::fmt::Display| format!("{path}: {error}");
     let whole = file.geometry()?;
     let view = rank_view(arguments, &file, &whole).map_err(|error| at(&error))?;
     let blocks: Vec<u32> = view.layers().iter().map(|layer| file.layers[layer.index()].block).collect();
@@ -246,17 +259,66 @@ pub(crate) fn run(arguments: &Arguments, out: &mut String) -> Result<(), Failure
 
     let model = view.model().clone();
     let planned = Configuration::new(model.clone(), settings.clone());
-    // At the same memory with no layer on the device as a whole.
-    let comparison = (!settings.resident_layers.is_empty()).then(|| {
-        let all_in_slots = Settings { resident_layers: Vec::new(), ..settings };
+    // At the same memory with no layer on the device as a whole. Slots that cannot be had have no memory to compare at.
+    let budget = match (settings.constraints.budget, &planned) {
+        (Budget::Slots(_), Ok(planned)) => {
+            Some(Budget::Bytes(planned.set_aside().resident + planned.geometry().total_bytes()))
+        }
+        (Budget::Slots(_), Err(_)) => None,
+        (budget, _) => Some(budget),
+    };
+    let comparison = budget.filter(|_| !settings.resident_layers.is_empty()).map(|budget| {
+        let mut all_in_slots = Settings { resident_layers: Vec::new(), ..settings };
+        all_in_slots.constraints.budget = budget;
         Comparison { all_in_slots: Configuration::new(model, all_in_slots) }
     });
-    let configuration = planned.map_err(|error| match &comparison {
-        None => at(&error),
-        Some(comparison) => at(&format!("{error}; {comparison}")),
+    let configuration = planned.map_err(|error| {
+        let error = match &comparison {
+            None => error.to_string(),
+            Some(comparison) => format!("{error}; {comparison}"),
+        };
+        at(&in_blocks(&error, &blocks))
     })?;
-    let planned = Planned { file: &file, view: &view, blocks, configuration, comparison };
+    let rank = arguments.rank.map(|(rank, rank_count)| Rank { rank, rank_count, cut: arguments.cut });
+    let planned = Planned { file: &file, view: &view, blocks, rank, configuration, comparison };
     Ok(if arguments.json { planned.write_json(out) } else { planned.write_table(out) }?)
+}
+
+/// A text of the policy's with the model's own numbers of its layers.
+pub(crate) fn in_blocks(text: &str, blocks: &[u32]) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find("layer ") {
+        let (before, after) = (&rest[..at], &rest[at + "layer ".len()..]);
+        let digits = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
+        out.push_str(before);
+        match after[..digits].parse::<usize>().ok().and_then(|layer| blocks.get(layer)) {
+            Some(block) => out.push_str(&format!("block {block}")),
+            None => out.push_str(&rest[at..at + "layer ".len() + digits]),
+        }
+        rest = &after[digits..];
+    }
+    out + rest
+}
+
+/// Whether every part of a row that is cut has whole blocks of its type.
+fn check_cut(file: &MoeModel, layers: &[LayerId], rank_count: u32, whole_banks: &[BankId]) -> Result<(), Failure> {
+    for layer in layers {
+        let layer = &file.layers[layer.index()];
+        for tensor in layer.tensors.iter().filter(|tensor| !whole_banks.contains(&tensor.bank)) {
+            let block_bytes = tensor.ggml_type.block_bytes();
+            if !tensor.row_bytes.is_multiple_of(block_bytes * u64::from(rank_count)) {
+                let (block, bank) = (layer.block, &file.banks[tensor.bank.index()]);
+                let (row_bytes, ggml_type) = (tensor.row_bytes, tensor.ggml_type);
+                return Err(format!(
+                    "block {block} bank {bank}: rows of {row_bytes} bytes cannot be cut into {rank_count} parts of whole \
+                     {ggml_type} blocks of {block_bytes} bytes; --whole-bank {bank} leaves them whole"
+                )
+                .into());
+            }
+        }
+    }
+    Ok(())
 }
 
 fn rank_view(arguments: &Arguments, file: &MoeModel, whole: &Model) -> Result<RankView, Failure> {
@@ -274,14 +336,15 @@ fn rank_view(arguments: &Arguments, file: &MoeModel, whole: &Model) -> Result<Ra
         }
         (Some((rank, rank_count)), CutArgument::Rows) => {
             if rank >= rank_count {
-                return Err(format!("rank {rank} of {rank_count}").into());
+                return Err(format!("no rank {rank} of {rank_count}; they count from 0").into());
             }
             let bank = |name: &String| {
                 let index = file.banks.iter().position(|bank| bank == name);
                 let unknown = || format!("no bank {name:?}: the model has {}", file.banks.join(", "));
-                index.map(ftcache::BankId::from_index).ok_or_else(unknown)
+                index.map(BankId::from_index).ok_or_else(unknown)
             };
-            let whole_banks = arguments.whole_bank.iter().map(bank).collect::<Result<_, _>>()?;
+            let whole_banks = arguments.whole_bank.iter().map(bank).collect::<Result<Vec<_>, _>>()?;
+            check_cut(file, &layers, rank_count, &whole_banks)?;
             Cut::Rows { rank_count, whole_banks }
         }
     };
@@ -366,6 +429,16 @@ fn layers_of(wanted: &[u32], blocks: &[u32]) -> Result<Vec<LayerId>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn layers_are_named_by_their_blocks() {
+        assert_eq!(layers_of(&[5, 9], &[3, 5, 9]).unwrap(), [LayerId::new(1), LayerId::new(2)]);
+        let error = layers_of(&[3, 4], &[3, 5, 9]).unwrap_err().to_string();
+        assert_eq!(error, "block 4 has no experts here; blocks 3, 5, 9 have");
+        let text = "layer 0 and layer 12: top layer of layers 1; layer 1";
+        assert_eq!(in_blocks(text, &[3, 5]), "block 3 and layer 12: top layer of layers 1; block 5");
+        assert_eq!(in_blocks("", &[]), "");
+    }
 
     #[test]
     fn arguments_are_read() {

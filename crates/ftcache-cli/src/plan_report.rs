@@ -1,15 +1,16 @@
-//! What `ftcache plan` prints: a configuration as tables or as JSON, every number of it once.
+//! What `ftcache plan` prints: a configuration as tables or as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
 use ftcache::policy::{
-    Configuration, ConfigurationError, CpuLayers, Effective, LayerId, Pool, PoolId, RankView, SlotRun, Staging,
-    StagingPlace,
+    Configuration, ConfigurationError, CpuLayers, Effective, Fetch, FetchRule, LayerId, Pool, PoolId, RankView,
+    SlotRun, Staging, StagingPlace,
 };
 use ftcache_model::MoeModel;
 use serde_json::{Value, json};
 
+use crate::plan::{CutArgument, Rank, in_blocks};
 use crate::table::{Table, binary, count, grouped, ranges};
 
 /// What the same memory buys with no layer on the device as a whole.
@@ -35,12 +36,24 @@ fn slots_a_layer(configuration: &Configuration) -> String {
     format!("{:.1} slots", geometry.slot_count() as f64 / layers as f64)
 }
 
+/// A fetch rule, exact: fractions in 65,536ths.
+fn fetch_json(fetch: Fetch) -> Value {
+    let (rule, q16, misses) = match fetch.rule {
+        FetchRule::UpTo(misses) => ("up_to", None, Some(misses)),
+        FetchRule::MinWait(fraction) => ("min_wait", Some(fraction.q16()), None),
+        FetchRule::PreferFetch(fraction) => ("prefer_fetch", Some(fraction.q16()), None),
+        FetchRule::Carry(fraction) => ("carry", Some(fraction.q16()), None),
+    };
+    json!({ "rule": rule, "fraction_q16": q16, "misses": misses, "most": fetch.most })
+}
+
 /// A configuration and what it was made of.
 pub(crate) struct Planned<'a> {
     pub(crate) file: &'a MoeModel,
     pub(crate) view: &'a RankView,
     /// The model's own number of each layer.
     pub(crate) blocks: Vec<u32>,
+    pub(crate) rank: Option<Rank>,
     pub(crate) configuration: Configuration,
     pub(crate) comparison: Option<Comparison>,
 }
@@ -71,6 +84,13 @@ impl Planned<'_> {
             }
             one.effective = blocks(self.configuration.cpu_layers());
         }
+        for one in settings.iter_mut().filter(|one| one.setting == "resident layers") {
+            one.asked = blocks(&self.configuration.settings().resident_layers);
+            one.effective.clone_from(&one.asked);
+        }
+        for one in &mut settings {
+            one.reason = one.reason.take().map(|reason| in_blocks(&reason, &self.blocks));
+        }
         settings
     }
 
@@ -92,8 +112,9 @@ impl Planned<'_> {
             .iter()
             .map(|(layer, why)| json!({ "block": self.blocks[layer.index()], "reason": why.to_string() }))
             .collect();
-        let reserves: BTreeMap<&str, u64> =
-            configuration.settings().reserves.iter().map(|reserve| (reserve.name.as_str(), reserve.bytes)).collect();
+        let reserves = configuration.settings().reserves.iter();
+        let reserves: Vec<Value> =
+            reserves.map(|reserve| json!({ "name": reserve.name, "bytes": reserve.bytes })).collect();
         let set_aside = configuration.set_aside();
         let mut value = json!({
             "pools": pools,
@@ -124,6 +145,12 @@ impl Planned<'_> {
                 "droppable_bytes": configuration.droppable_bytes(),
             },
             "rank": {
+                "rank": self.rank.map(|rank| rank.rank),
+                "ranks": self.rank.map(|rank| rank.rank_count),
+                "cut": self.rank.map(|rank| match rank.cut {
+                    CutArgument::Experts => "experts",
+                    CutArgument::Rows => "rows",
+                }),
                 "experts": [self.view.experts().start, self.view.experts().end],
                 "blocks": self.blocks,
             },
@@ -165,7 +192,7 @@ impl Planned<'_> {
             "slot_bytes": pool.slot_bytes(),
             "pool_bytes": pool.pool_bytes(),
             "stable_from": self.configuration.staging().map(|staging| staging.stable_from(id)),
-            "fetch": self.configuration.fetch(layer).map(|fetch| fetch.to_string()),
+            "fetch": self.configuration.fetch(layer).map(fetch_json),
             "banks": banks,
         })
     }
@@ -304,10 +331,14 @@ impl Planned<'_> {
             )?;
         }
         let owned = self.view.experts();
-        if owned.len() < self.file.expert_count as usize || self.blocks.len() < self.file.layers.len() {
+        if self.rank.is_some() || self.blocks.len() < self.file.layers.len() {
+            let rank = self.rank.map_or("this rank".to_owned(), |rank| match rank.cut {
+                CutArgument::Experts => format!("rank {} of {}", rank.rank, rank.rank_count),
+                CutArgument::Rows => format!("rank {} of {} with rows cut", rank.rank, rank.rank_count),
+            });
             writeln!(
                 out,
-                "this rank: experts {} of {}, blocks {}",
+                "{rank}: experts {} of {}, blocks {}",
                 ranges(owned),
                 self.file.expert_count,
                 ranges(self.blocks.iter().copied())

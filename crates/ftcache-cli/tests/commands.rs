@@ -79,17 +79,23 @@ fn a_mixed_quant_model_gets_988_and_202_slots() {
     pool 0: blocks 1, 7, 13, 19, 25, 31, 37, 43
     pool 1: blocks 2-6, 8-12, 14-18, 20-24, 26-30, 32-36, 38-42, 44-47
 
-    setting      asked for         in effect         why
-    scope        unified           unified
-    budget       9059696640 bytes  9057340416 bytes  no pool's next slot fits
-    split        equal             equal
-    requests     4                 4
-    batch sizes  none              none
-    staging      borrowed          borrowed
-    overlap      on                off               two whole layers need 3221226496 bytes of bank 0 to be staged; its arena has 3019113472
-    strategy     offload           offload
-    fetch        not said          every miss        strategy offload fetches all
-    cpu layers   none              none
+    setting          asked for               in effect               why
+    scope            unified                 unified
+    budget           9059696640 bytes        9057340416 bytes        no pool's next slot fits
+    split            equal                   equal
+    requests         4                       4
+    batch sizes      none                    none
+    staging          borrowed                borrowed
+    overlap          on                      off                     two whole layers need 3221226496 bytes of bank 0 to be staged; its arena has 3019113472
+    strategy         offload                 offload
+    fetch            not said                every miss              strategy offload fetches all
+    cpu layers       none                    none
+    resident layers  none                    none
+    admission        host                    host
+    slot limit       none                    none
+    alignment        1 bytes                 1 bytes
+    slot pad         0 bytes                 0 bytes
+    tail pad         a row, up to 512 bytes  a row, up to 512 bytes
 
     set aside on the device                    bytes
     arenas                             9,057,340,416  8.44 GiB
@@ -157,7 +163,7 @@ fn a_mixed_quant_model_gets_988_and_202_slots() {
     --mem 1.5*free
         error: invalid value '1.5*free' for '--mem <BUDGET>': "1.5*free" is over the whole; a share is at most 1
     --mem rest
-        ftcache: PATH: a budget that is a share of free memory, which is not known
+        ftcache: PATH: a budget of rest: how much memory is free is not known
     --mem rest --free 8GiB --reserve weights=8.2GiB
         ftcache: PATH: the reserves alone need 8804682956 bytes (weights 8804682956); 8589934592 are free
     --mem 12GiB --free 14GiB --reserve 3GiB
@@ -179,17 +185,17 @@ fn a_mixed_quant_model_gets_988_and_202_slots() {
     --mem 12GiB --strategy cpu
         ftcache: PATH: slots that only stage prefill make 1 pool; scope and quantisations make 2
     --mem 12GiB --strategy hybrid
-        ftcache: PATH: layer 0: no rate was measured for its quantisation and size
+        ftcache: PATH: hybrid and measured strategies need rates, or hybrid a fraction or a cap of its own
     --mem 12GiB --strategy measured
-        ftcache: PATH: layer 0: no rate was measured for its quantisation and size
+        ftcache: PATH: hybrid and measured strategies need rates, or hybrid a fraction or a cap of its own
     --mem 12GiB --fetch carry:0.3
         ftcache: PATH: fetch would have no effect: offload fetches every miss
     --mem 12GiB --fetch carry:3
         error: invalid value 'carry:3' for '--fetch <RULE>': a fraction of 3 misses; it is at most 1
     --mem 12GiB --rank 4/4
-        ftcache: PATH: rank 4 of 4
+        ftcache: PATH: no rank 4 of 4; they count from 0
     --mem 12GiB --rank 0/7 --cut rows
-        ftcache: PATH: layer 0 bank 0: rows of 6291456 bytes cannot be cut into 7
+        ftcache: PATH: block 1 bank gate: rows of 6291456 bytes cannot be cut into 7 parts of whole BF16 blocks of 2 bytes; --whole-bank gate leaves them whole
     --mem 12GiB --rank 0/2 --cut rows --whole-bank sideways
         ftcache: PATH: no bank "sideways": the model has gate, up, down
     "#);
@@ -225,28 +231,34 @@ fn a_whole_configuration_is_planned() {
     pool 1: blocks 3-6, 8-12, 14-18, 20-24, 26-30, 32-36, 38-42, 44-46
     no slots: blocks 2, 47 (decodes on the CPU)
 
-    setting      asked for     in effect                         why
-    scope        unified       unified
-    budget       0.3*rest      4669049856 bytes                  25769803776 bytes are free, 5368709120 reserved
-    split        equal         equal
-    requests     64            19                                the pools need at least 6190795776 bytes; 4670776473 are given
-    batch sizes  1,8,16,32,64  1,8,16                            the smallest pool serves 19 requests at once
-    staging      dedicated     dedicated
-    overlap      on            off                               with two whole layers, the pools need at least 4594732032 bytes; 3221224550 are given
-    strategy     measured      hybrid                            layer 0: offload, the CPU has no code for it; layer 2: hybrid, by rates measured alone
-    fetch        not said      carry at 1.0000; carry at 0.2189
-    cpu layers   2             blocks 2, 47
+    setting          asked for               in effect                         why
+    scope            unified                 unified
+    budget           0.3*rest                4669049856 bytes                  25769803776 bytes are free, 5368709120 reserved
+    split            equal                   equal
+    requests         64                      19                                the pools need at least 6190801920 bytes; 4670732410 are given
+    batch sizes      1,8,16,32,64            1,8,16                            the smallest pool serves 19 requests at once
+    staging          dedicated               dedicated
+    overlap          on                      off                               with two whole layers, the pools need at least 4594736592 bytes; 3221180487 are given
+    strategy         measured                hybrid                            recommended: for block 1 offload, the CPU has no code for it; for block 3 hybrid, by rates measured alone
+    fetch            not said                carry at 1.0000; carry at 0.2189
+    cpu layers       2                       blocks 2, 47                      taken from both ends
+    resident layers  none                    none
+    admission        device                  device
+    slot limit       Q4_K=992                Q4_K=992
+    alignment        1 bytes                 1 bytes
+    slot pad         0 bytes                 0 bytes
+    tail pad         a row, up to 512 bytes  a row, up to 512 bytes
 
     set aside on the device           bytes
-    arenas                    4,669,049,856   4.35 GiB
-      of these, pads                  3,072   3.00 KiB
-    staging                   4,831,839,744   4.50 GiB
-    layers as a whole                     0        0 B
-    tables                           55,160  53.87 KiB
-    all of it                 9,500,944,760   8.85 GiB
-    reserved: kv              4,294,967,296   4.00 GiB
-    reserved: engine          1,073,741,824   1.00 GiB
-    left of what is free     10,900,149,896  10.15 GiB
+    arenas                    4,669,049,856    4.35 GiB
+      of these, pads                  3,072    3.00 KiB
+    staging                   4,831,839,744    4.50 GiB
+    layers as a whole                     0         0 B
+    tables                          151,604  148.05 KiB
+    all of it                 9,501,041,204    8.85 GiB
+    reserved: kv              4,294,967,296    4.00 GiB
+    reserved: engine          1,073,741,824    1.00 GiB
+    left of what is free     10,900,053,452   10.15 GiB
 
     394 slots; one token routes to 470 experts, 3.33 GiB (3,580,231,680 bytes)
     up to 19 requests decoded at once
@@ -257,6 +269,35 @@ fn a_whole_configuration_is_planned() {
     ");
     let other = refused(&["plan", path.to_str().unwrap(), "--slots", "2000", "--rates", &rates, "--device", "another"]);
     insta::assert_snapshot!(other, @r#"ftcache: PATH: the rates were measured on "card"; this device is "another""#);
+    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+}
+
+/// B27: layers on the device as a whole, or more slots for all, at the same memory.
+#[test]
+fn layers_on_the_device_are_compared_with_slots() {
+    let path = model("mixed_quant.gguf");
+    let text = path.to_str().unwrap();
+    let plan = |budget: &[&str]| -> (serde_json::Value, serde_json::Value) {
+        let arguments = [&["plan", text, "--json", "--resident", "1-6"], budget].concat();
+        let with: serde_json::Value = serde_json::from_str(&done(&arguments)).unwrap();
+        let bytes = with["total_bytes"].as_u64().unwrap() + with["set_aside"]["resident"].as_u64().unwrap();
+        let without = done(&["plan", text, "--json", "--mem", &bytes.to_string()]);
+        (with, serde_json::from_str(&without).unwrap())
+    };
+    for budget in [&["--slots", "1200"][..], &["--mem", "30GiB"]] {
+        let (with, without) = plan(budget);
+        assert_eq!(with["declined"].as_array().unwrap().len(), 6);
+        assert_eq!(with["host"]["droppable_bytes"], 256 * (18_874_368_u64 + 5 * 5_308_416));
+        if budget[0] == "--slots" {
+            assert_eq!(with["all_in_slots"]["slots"], without["slots"]);
+        }
+        assert!(with["all_in_slots"]["slots"].as_u64() > with["slots"].as_u64());
+    }
+    let table = done(&["plan", text, "--slots", "1200", "--resident", "1-6"]);
+    assert!(
+        table.ends_with("29.3 slots a layer; with no layer on the device as a whole, 58.0 slots a layer\n"),
+        "{table}"
+    );
     std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }
 
@@ -329,15 +370,18 @@ fn a_plan_as_json() {
           2,
           3
         ],
+        "cut": null,
         "experts": [
           0,
           8
-        ]
+        ],
+        "rank": null,
+        "ranks": null
       },
       "request_limit": null,
       "requests": 1,
       "reserved_bytes": 0,
-      "reserves": {},
+      "reserves": [],
       "set_aside": {
         "arenas": {
           "down": 3441152,
@@ -354,6 +398,16 @@ fn a_plan_as_json() {
         "total": 8160768
       },
       "settings": {
+        "admission": {
+          "asked": "host",
+          "effective": "host",
+          "reason": null
+        },
+        "alignment": {
+          "asked": "1 bytes",
+          "effective": "1 bytes",
+          "reason": null
+        },
         "batch_sizes": {
           "asked": "none",
           "effective": "none",
@@ -384,9 +438,24 @@ fn a_plan_as_json() {
           "effective": "1",
           "reason": null
         },
+        "resident_layers": {
+          "asked": "none",
+          "effective": "none",
+          "reason": null
+        },
         "scope": {
           "asked": "unified",
           "effective": "unified",
+          "reason": null
+        },
+        "slot_limit": {
+          "asked": "none",
+          "effective": "none",
+          "reason": null
+        },
+        "slot_pad": {
+          "asked": "0 bytes",
+          "effective": "0 bytes",
           "reason": null
         },
         "split": {
@@ -402,6 +471,11 @@ fn a_plan_as_json() {
         "strategy": {
           "asked": "offload",
           "effective": "offload",
+          "reason": null
+        },
+        "tail_pad": {
+          "asked": "a row, up to 512 bytes",
+          "effective": "a row, up to 512 bytes",
           "reason": null
         }
       },

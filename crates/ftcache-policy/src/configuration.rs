@@ -19,7 +19,7 @@ pub enum StagingPlace {
     Borrowed,
     /// In memory of its own, so that prefill leaves the decode set alone.
     Dedicated,
-    /// Nowhere: every chunk is admitted on demand.
+    /// Nowhere: small chunks are admitted on demand, and the others are the engine's.
     Nowhere,
 }
 
@@ -117,7 +117,7 @@ pub struct Settings {
     pub cpu_code: CpuCode,
     /// Layers that decode on the CPU.
     pub cpu_layers: CpuLayers,
-    /// What the host may pin; `None` if it has no such limit.
+    /// What the host may pin, if that is known; else nothing is said of it.
     pub pinnable_bytes: Option<u64>,
     /// Layers that lie on the device as a whole.
     pub resident_layers: Vec<LayerId>,
@@ -178,6 +178,8 @@ pub enum OverlapOff {
     Dedicated(Box<ConfigurationError>),
     /// Nothing is staged.
     NoStaging,
+    /// Only one layer is staged, so there is none to overlap with.
+    OneLayer,
 }
 
 /// What a user should know of a configuration that can be had.
@@ -204,6 +206,13 @@ pub enum Note {
         profile: String,
         /// The model here.
         model: String,
+    },
+    /// Hybrid steps never fetch a miss of a pool's layers, so that its slots serve prefill alone.
+    NeverFilled {
+        /// The pool.
+        pool: PoolId,
+        /// Its slots.
+        slots: u32,
     },
     /// The rows to be copied have more bytes than the host may pin.
     Pinnable {
@@ -233,10 +242,15 @@ pub struct SetAside {
 }
 
 impl SetAside {
-    /// The sum. It saturates: staging that cannot be had may have more bytes than can be counted.
+    /// The sum.
     pub fn total(&self) -> u64 {
+        u64::try_from(self.exact_total()).unwrap_or(u64::MAX)
+    }
+
+    /// The sum, before it is known that it can be had.
+    pub(crate) fn exact_total(&self) -> u128 {
         let parts = self.arenas.iter().chain(&self.staging).chain([&self.resident, &self.tables]);
-        parts.fold(0, |sum: u64, &bytes| sum.saturating_add(bytes))
+        parts.map(|&bytes| u128::from(bytes)).sum()
     }
 }
 
@@ -280,8 +294,19 @@ impl Configuration {
         let mut notes = Vec::new();
         check_profile(&model, &settings, &mut notes)?;
         check_rates(&settings)?;
+        if settings.batch_sizes.contains(&0) {
+            return Err(ConfigurationError::EmptyBatch);
+        }
+        if let CpuCode::Tags(tags) = &settings.cpu_code {
+            let has_no_layer =
+                |tag: &&Vec<u8>| !model.layers().iter().any(|layer| layer.tag().unwrap_or_default() == **tag);
+            if let Some(tag) = tags.iter().find(has_no_layer) {
+                return Err(ConfigurationError::UnknownCpuTag { tag: tag.clone() });
+            }
+        }
+        let reserved: u128 = settings.reserves.iter().map(|reserve| u128::from(reserve.bytes)).sum();
         if let Some(free) = settings.free_bytes
-            && settings.reserved_bytes() > free
+            && reserved > u128::from(free)
         {
             let reserves = settings.reserves.clone();
             return Err(ConfigurationError::Reserves { reserves, reserved: settings.reserved_bytes(), free });
@@ -306,7 +331,10 @@ impl Configuration {
         let strategy = choose_strategy(&model, &settings, &cached)?;
 
         let search = Search { model: &model, settings: &settings, strategy, cpu_layers: &cpu_layers };
-        let found = search.run()?;
+        let found = search.run().map_err(|error| match settings.strategy {
+            StrategyChoice::Measured => ConfigurationError::Recommended { strategy, error: Box::new(error) },
+            StrategyChoice::Fixed(_) => error,
+        })?;
         notes.extend(found.notes(&settings, strategy));
         let Found { geometry, staging, overlap_off, requests_off, set_aside } = found;
         Ok(Self { settings, geometry, strategy, staging, overlap_off, requests_off, cpu_layers, set_aside, notes })
@@ -477,7 +505,8 @@ fn check_rates(settings: &Settings) -> Result<(), ConfigurationError> {
     match (&settings.rates, &settings.device) {
         (Some(rates), Some(device)) => Ok(rates.check_device(device)?),
         (Some(rates), None) => Err(ConfigurationError::DeviceUnknown { measured: rates.device().to_owned() }),
-        (None, _) => Ok(()),
+        (None, Some(_)) => Err(ConfigurationError::Ignored { setting: "device", because: "there are no rates" }),
+        (None, None) => Ok(()),
     }
 }
 
@@ -486,6 +515,7 @@ fn choose_strategy(model: &Model, settings: &Settings, cached: &[LayerId]) -> Re
         return Err(GeometryError::NothingCached { layers: model.layer_count() }.into());
     };
     let strategy = match settings.strategy {
+        StrategyChoice::Measured if settings.rates.is_none() => return Err(ConfigurationError::NoRates),
         StrategyChoice::Fixed(strategy) => strategy,
         StrategyChoice::Measured => {
             // The layers are alike but for their quantisation: the CPU takes part if it helps with any of them.
@@ -509,6 +539,10 @@ fn choose_strategy(model: &Model, settings: &Settings, cached: &[LayerId]) -> Re
     if let (Some(because), Some(_), StrategyChoice::Fixed(_)) = (because, &settings.fetch, settings.strategy) {
         return Err(ConfigurationError::Ignored { setting: "fetch", because });
     }
+    if strategy == Strategy::Cpu && settings.admission == Admission::Device {
+        let because = "nothing is admitted where the CPU computes every expert";
+        return Err(ConfigurationError::Ignored { setting: "admission on the device", because });
+    }
     if settings.constraints.staging_only && strategy != Strategy::Cpu {
         return Err(ConfigurationError::Ignored { setting: "strategy", because: "slots only stage prefill" });
     }
@@ -522,9 +556,17 @@ fn choose_strategy(model: &Model, settings: &Settings, cached: &[LayerId]) -> Re
         return Err(ConfigurationError::NoCpuCode { strategy, layer, tag });
     }
     if strategy == Strategy::Hybrid {
+        let given = matches!(settings.fetch, Some(FetchChoice::Fixed(_)));
+        if settings.rates.is_none() && !given {
+            return Err(ConfigurationError::NoRates);
+        }
         let unmeasured = |layer: &&LayerId| fetch_of(model.layer(**layer), settings).is_none();
         if let Some(&layer) = cached.iter().find(unmeasured) {
             return Err(ConfigurationError::NotMeasured { layer });
+        }
+        let fetches = |&layer: &LayerId| fetch_of(model.layer(layer), settings).is_some_and(|fetch| !fetch.is_never());
+        if !cached.iter().any(fetches) {
+            return Err(ConfigurationError::NothingFetched);
         }
     }
     Ok(strategy)
@@ -532,7 +574,7 @@ fn choose_strategy(model: &Model, settings: &Settings, cached: &[LayerId]) -> Re
 
 /// How many misses of a layer a hybrid step fetches. All, if the CPU has no code for it; `None`, if that is to be measured
 /// and was not.
-fn fetch_of(layer: &LayoutKey, settings: &Settings) -> Option<Fetch> {
+pub(crate) fn fetch_of(layer: &LayoutKey, settings: &Settings) -> Option<Fetch> {
     if !settings.cpu_code.has(layer) {
         return Some(Fetch { rule: FetchRule::Carry(Fraction::ALL), most: None });
     }

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 
 use crate::error::write_whole;
-use crate::{BankId, ExpertId, GeometryError, LayerId, ProfileError, Reserve, StagingError, Strategy};
+use crate::{BankId, Budget, ExpertId, GeometryError, LayerId, ProfileError, Reserve, StagingError, Strategy};
 
 /// Layers that cannot be left to the CPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub enum CpuLayersError {
         /// The layer.
         layer: LayerId,
     },
-    /// A layer that holds no slots for another reason.
+    /// A layer that holds no slots for another reason: it lies on the device as a whole, or is left out.
     Resident {
         /// The layer.
         layer: LayerId,
@@ -48,6 +48,15 @@ pub enum CpuLayersError {
         /// Layers it could take.
         possible: usize,
     },
+    /// Nothing but CPU layers would be left, as not even the smallest layer can be pinned.
+    NothingPinned {
+        /// Bytes of the smallest layer.
+        least: u64,
+        /// Bytes that may be pinned.
+        pinnable: u64,
+    },
+    /// What can be pinned decides, and it is not known.
+    PinnableUnknown,
     /// Rows that can neither be pinned nor be left to the CPU.
     Pinnable {
         /// Bytes of the layers that the CPU cannot take.
@@ -80,6 +89,13 @@ impl fmt::Display for CpuLayersError {
             Self::TooMany { wanted, possible } => {
                 write!(f, "{wanted} layers are to be left to the CPU; it can take {possible}")
             }
+            Self::NothingPinned { least, pinnable } => {
+                write!(
+                    f,
+                    "auto leaves every layer to the CPU: {pinnable} bytes can be pinned, the smallest layer has {least}"
+                )
+            }
+            Self::PinnableUnknown => write!(f, "auto goes by what can be pinned, which is not known"),
             Self::Pinnable { needed, pinnable } => {
                 write!(f, "layers that cannot be left to the CPU have {needed} bytes; {pinnable} can be pinned")
             }
@@ -99,6 +115,13 @@ pub enum RatesError {
     EmptyExpert {
         /// Index of the point.
         point: usize,
+    },
+    /// A second point of one quantisation and size.
+    Twice {
+        /// Index of the point.
+        point: usize,
+        /// Bytes of its experts.
+        expert_bytes: u64,
     },
     /// A rate that is not a positive number.
     Rate {
@@ -131,7 +154,13 @@ impl fmt::Display for RatesError {
             Self::Rate { point, name, rate } => {
                 write!(f, "the rates' point {point} has a {name} rate of {rate} bytes a second")
             }
-            Self::Ratio { ratio } => write!(f, "a fraction of {ratio} misses"),
+            Self::Twice { point, expert_bytes } => {
+                write!(
+                    f,
+                    "the rates' point {point} is another of its quantisation with experts of {expert_bytes} bytes"
+                )
+            }
+            Self::Ratio { ratio } => write!(f, "a fraction of {ratio} of the misses; it is from 0 to 1"),
             Self::OtherDevice { measured, device } => {
                 write!(f, "the rates were measured on {measured:?}; this device is {device:?}")
             }
@@ -210,7 +239,7 @@ impl fmt::Display for RankError {
                 write!(f, "the rank runs layer {layer}: the model has {layer_count} layers")
             }
             Self::Order { before, layer } => write!(f, "the rank's layers do not ascend: {before} before {layer}"),
-            Self::UnknownRank { rank, rank_count } => write!(f, "rank {rank} of {rank_count}"),
+            Self::UnknownRank { rank, rank_count } => write!(f, "no rank {rank} of {rank_count}; they count from 0"),
             Self::MoreRanksThanExperts { rank_count, expert_count } => {
                 write!(f, "{rank_count} ranks for {expert_count} experts: each must own one")
             }
@@ -277,7 +306,10 @@ pub enum ConfigurationError {
         model: String,
     },
     /// A share of free memory, and nothing says how much is free.
-    FreeUnknown,
+    FreeUnknown {
+        /// The budget.
+        budget: Budget,
+    },
     /// The reserves alone are more than is free.
     Reserves {
         /// Each of them.
@@ -341,6 +373,24 @@ pub enum ConfigurationError {
         /// The layer.
         layer: LayerId,
     },
+    /// A strategy that needs rates or a fetch rule, and has neither.
+    NoRates,
+    /// What the rates recommend cannot be had.
+    Recommended {
+        /// The strategy.
+        strategy: Strategy,
+        /// Why not.
+        error: Box<ConfigurationError>,
+    },
+    /// Hybrid steps that never fetch a miss: no slot would ever be filled.
+    NothingFetched,
+    /// A quantisation that the CPU is said to compute and that no layer has.
+    UnknownCpuTag {
+        /// The tag.
+        tag: Vec<u8>,
+    },
+    /// A batch of no request.
+    EmptyBatch,
     /// Decode uses no slot, and prefill stages on none.
     CpuWithoutSlots,
 }
@@ -400,7 +450,7 @@ impl fmt::Display for ConfigurationError {
             Self::OtherModel { profile, model } => {
                 write!(f, "the profile was counted on {profile:?}; this model is {model:?}")
             }
-            Self::FreeUnknown => write!(f, "a budget that is a share of free memory, which is not known"),
+            Self::FreeUnknown { budget } => write!(f, "a budget of {budget}: how much memory is free is not known"),
             Self::Reserves { reserves, reserved, free } => {
                 let each = reserves.iter().map(|reserve| format!("{} {}", reserve.name, reserve.bytes));
                 let each = each.collect::<Vec<_>>().join(", ");
@@ -426,6 +476,15 @@ impl fmt::Display for ConfigurationError {
             Self::NotMeasured { layer } => {
                 write!(f, "layer {layer}: no rate was measured for its quantisation and size")
             }
+            Self::NoRates => {
+                write!(f, "hybrid and measured strategies need rates, or hybrid a fraction or a cap of its own")
+            }
+            Self::Recommended { strategy, error } => write!(f, "the rates recommend {strategy}: {error}"),
+            Self::NothingFetched => {
+                write!(f, "hybrid steps that fetch no miss fill no slot: there is nothing to cache")
+            }
+            Self::UnknownCpuTag { tag } => write!(f, "CPU code for {}, which no layer has", tag.escape_ascii()),
+            Self::EmptyBatch => write!(f, "a batch size of 0 requests; at least 1 is needed"),
             Self::CpuWithoutSlots => {
                 write!(f, "strategy cpu uses slots only for borrowed staging, which is off: there is nothing to cache")
             }

@@ -67,15 +67,16 @@ impl CpuLayers {
         number(trimmed).map(Self::Count)
     }
 
-    /// The layers meant, ascending. `spared` are not taken: they lie on the device anyway.
+    /// The layers meant, ascending. `spared` are not taken: they hold no slots anyway.
     ///
-    /// `has_cpu_code` tells whether the CPU can compute a layer; `pinnable_bytes` is what the host may pin, `None` if
-    /// there is no such limit.
+    /// `has_cpu_code` tells whether the CPU can compute a layer; `pinnable_bytes` is what the host may pin, if that is
+    /// known.
     ///
     /// # Errors
     ///
     /// A layer that the model does not have, that is listed twice or spared, or for which the CPU has no code; more
-    /// layers than there are; rows that can be neither pinned nor left to the CPU, with both numbers.
+    /// layers than there are; with `auto`, an unknown number of pinnable bytes, too few for any layer, or rows that can be
+    /// neither pinned nor left to the CPU.
     pub fn resolve(
         &self,
         model: &Model,
@@ -115,7 +116,7 @@ impl CpuLayers {
             Self::Count(count) => from_both_ends(u64::from(*count))?,
             Self::Share(share) => from_both_ends(share.of(layer_count as u64))?,
             Self::Auto => match pinnable_bytes {
-                None => Vec::new(),
+                None => return Err(CpuLayersError::PinnableUnknown),
                 Some(pinnable) => auto(model, both_ends(layer_count).filter(can), spared, pinnable)?,
             },
         };
@@ -164,6 +165,10 @@ fn auto(
         }
         needed -= model.layer_bytes(layer);
         layers.push(layer);
+    }
+    if needed == 0 && !layers.is_empty() {
+        let least = layers.iter().map(|&layer| model.layer_bytes(layer)).min().unwrap_or(0);
+        return Err(CpuLayersError::NothingPinned { least, pinnable });
     }
     if needed > pinnable {
         return Err(CpuLayersError::Pinnable { needed, pinnable });

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::ops::Range;
 
 use crate::{BankId, Budget, LayerId, PoolId};
 
@@ -32,6 +33,13 @@ pub enum GeometryError {
         /// Bytes that can be counted.
         most: u64,
     },
+    /// More banks than are counted.
+    TooManyBanks {
+        /// The most that a layer lists.
+        banks: usize,
+        /// How many a model may have.
+        most: usize,
+    },
     /// A layer whose rows have no bytes.
     EmptyLayer {
         /// The layer.
@@ -61,6 +69,10 @@ pub enum GeometryError {
         row_bytes: u64,
         /// Bytes asked for between slots.
         slot_pad_bytes: u64,
+        /// Bytes asked for after the last slot.
+        tail_pad_bytes: u64,
+        /// What strides and pads are multiples of.
+        alignment: u64,
     },
     /// The kernels' slot limit is below what one step may need.
     SlotLimitBelowMinimum {
@@ -142,6 +154,7 @@ impl fmt::Display for GeometryError {
             Self::TooManyBytes { bytes, most } => {
                 write!(f, "experts or slots of {bytes} bytes; at most {most} can be counted")
             }
+            Self::TooManyBanks { banks, most } => write!(f, "{banks} banks; a model has at most {most}"),
             Self::EmptyLayer { layer } => write!(f, "layer {layer} has no bytes in any bank"),
             Self::UntaggedLayers { first, second, expert_bytes } => write!(
                 f,
@@ -150,9 +163,12 @@ impl fmt::Display for GeometryError {
             ),
             Self::NoRequests => write!(f, "0 requests decoded at once; at least 1 is needed"),
             Self::Alignment { alignment } => write!(f, "an alignment of {alignment} bytes is not a power of two"),
-            Self::SlotTooWide { layer, row_bytes, slot_pad_bytes } => {
-                write!(f, "layer {layer}: rows of {row_bytes} bytes and pads of {slot_pad_bytes} make too wide a slot")
-            }
+            Self::SlotTooWide { layer, row_bytes, slot_pad_bytes, tail_pad_bytes, alignment } => write!(
+                f,
+                "layer {layer}: rows of {row_bytes} bytes, pads of {slot_pad_bytes} after a slot and {tail_pad_bytes} \
+                 after a pool, aligned to {alignment}: each must stay below {} bytes",
+                crate::geometry::MOST_STRIDE
+            ),
             Self::SlotLimitBelowMinimum { pool, needed, limit } => {
                 write!(f, "pool {pool} needs at least {needed} slots; at most {limit} are allowed")
             }
@@ -266,6 +282,13 @@ pub enum ProfileError {
         /// The layer.
         layer: LayerId,
     },
+    /// A layer of which a rank owns no expert that was used.
+    NoneOwned {
+        /// The layer, by the whole model's number.
+        layer: LayerId,
+        /// The experts that the rank owns.
+        experts: Range<u32>,
+    },
     /// A layer whose counts cannot be summed.
     TooLarge {
         /// The layer.
@@ -295,6 +318,13 @@ impl fmt::Display for ProfileError {
                 write!(f, "the profile's layer {layer} expert {expert} has a count of {count}")
             }
             Self::Unused { layer } => write!(f, "the profile's layer {layer} was never used: all counts are 0"),
+            Self::NoneOwned { layer, experts } => {
+                write!(
+                    f,
+                    "the profile's layer {layer} never used this rank's experts {}..{}",
+                    experts.start, experts.end
+                )
+            }
             Self::TooLarge { layer } => write!(f, "the profile's layer {layer} has counts too large to be summed"),
             Self::Shape { layers, experts, model_layers, model_experts } => write!(
                 f,

@@ -120,6 +120,18 @@ impl fmt::Display for Rounding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Carried(u16);
 
+impl Carried {
+    /// So many 65,536ths of a miss.
+    pub const fn from_q16(q16: u16) -> Self {
+        Self(q16)
+    }
+
+    /// What is carried, in 65,536ths of a miss.
+    pub const fn q16(self) -> u16 {
+        self.0
+    }
+}
+
 impl FetchRule {
     /// How many of `miss_count` misses to fetch, before any cap. Only [`Carry`](Self::Carry) reads and changes `carried`.
     ///
@@ -182,6 +194,17 @@ impl Fetch {
     pub fn fetched_count(self, miss_count: u32, unused_slots: u32, carried: &mut Carried) -> u32 {
         let wanted = self.rule.fetched_count(miss_count, carried);
         wanted.min(self.most.unwrap_or(u32::MAX)).min(unused_slots)
+    }
+
+    /// Whether no step ever fetches anything.
+    pub fn is_never(self) -> bool {
+        let never = match self.rule {
+            FetchRule::UpTo(most) => most == 0,
+            FetchRule::MinWait(fraction) | FetchRule::PreferFetch(fraction) | FetchRule::Carry(fraction) => {
+                fraction == Fraction::NONE
+            }
+        };
+        never || self.most == Some(0)
     }
 }
 

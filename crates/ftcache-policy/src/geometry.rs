@@ -3,6 +3,7 @@
 //! Every bank has one arena on the device, and every pool has a range of it: `slot_count` slots of one stride, then
 //! the tail pad. So a slot is the same index in every bank, and `offset + slot * stride` is where its row lies.
 
+use crate::scope::order_groups;
 use crate::split::{fill_by_use, make_pools, min_slots, split_equal, split_profile, water_fill};
 use crate::{Budget, GeometryError, LayerId, Model, PoolBounds, PoolId, Scope, Split, group_layers};
 
@@ -104,12 +105,19 @@ pub struct PoolSlots {
 }
 
 /// Puts pools one after another in every bank's arena: sets their offsets and returns the arenas' bytes.
+///
+/// # Panics
+///
+/// If a pool has not one range for each bank, or an arena has more bytes than 64 bits count.
 pub fn place_pools(pools: &mut [PoolSlots], bank_count: usize) -> Vec<u64> {
     let mut arena_bytes = vec![0; bank_count];
     for pool in pools {
+        assert_eq!(pool.ranges.len(), bank_count, "a range for each bank");
         for (range, arena) in pool.ranges.iter_mut().zip(&mut arena_bytes) {
             range.offset = *arena;
-            *arena += range.stride * u64::from(pool.slot_count) + range.tail_pad_bytes;
+            let slots = range.stride.checked_mul(u64::from(pool.slot_count));
+            let end = slots.and_then(|bytes| bytes.checked_add(range.tail_pad_bytes)?.checked_add(range.offset));
+            *arena = end.expect("an arena's bytes fit in 64 bits");
         }
     }
     arena_bytes
@@ -194,7 +202,16 @@ impl Geometry {
     /// decode uses none; an alignment that is not a power of two; a budget that is a share of memory, which only a
     /// [`Configuration`](crate::Configuration) knows.
     pub fn new(model: Model, constraints: Constraints) -> Result<Self, GeometryError> {
-        Self::with_sizes(model, constraints, split)
+        Self::with_slot_tables(model, constraints, 0)
+    }
+
+    /// The same, where each slot costs so many bytes of a byte budget beside its rows.
+    pub(crate) fn with_slot_tables(
+        model: Model,
+        constraints: Constraints,
+        slot_table_bytes: u64,
+    ) -> Result<Self, GeometryError> {
+        Self::with_sizes(model, constraints, |constraints, pools| split(constraints, pools, slot_table_bytes))
     }
 
     /// The same with each pool at its least, whatever the budget.
@@ -213,6 +230,8 @@ impl Geometry {
             layers.retain(|layer| !constraints.slotless_layers.contains(layer));
         }
         groups.retain(|layers| !layers.is_empty());
+        // A pool may have lost the layer by which it stood where it did.
+        order_groups(&model, &mut groups);
         if groups.is_empty() {
             return Err(GeometryError::NothingCached { layers: model.layer_count() });
         }
@@ -345,16 +364,29 @@ impl Geometry {
     }
 }
 
+/// What strides and pads stay below.
+pub(crate) const MOST_STRIDE: u64 = 1 << 48;
+
 /// The slots of a pool in each bank, not yet placed in the arena. All layers of a pool have one layout key.
 pub(crate) fn slot_ranges(
     model: &Model,
     layer: LayerId,
     constraints: &Constraints,
 ) -> Result<Vec<SlotRange>, GeometryError> {
-    let too_wide =
-        |row_bytes| GeometryError::SlotTooWide { layer, row_bytes, slot_pad_bytes: constraints.slot_pad_bytes };
-    // So that a slot's bytes over any number of banks can be added up.
-    let aligned = |bytes: u64| bytes.checked_next_multiple_of(constraints.alignment).filter(|&bytes| bytes < 1 << 48);
+    let tail_pad_of = |row_bytes: u64| match constraints.tail_pad {
+        TailPad::RowUpTo(most) => row_bytes.min(most),
+        TailPad::Bytes(bytes) => bytes,
+    };
+    let too_wide = |row_bytes| GeometryError::SlotTooWide {
+        layer,
+        row_bytes,
+        slot_pad_bytes: constraints.slot_pad_bytes,
+        tail_pad_bytes: tail_pad_of(row_bytes),
+        alignment: constraints.alignment,
+    };
+    // So that a slot's bytes over as many banks as a model may have can be added up.
+    let aligned =
+        |bytes: u64| bytes.checked_next_multiple_of(constraints.alignment).filter(|&bytes| bytes < MOST_STRIDE);
     let mut ranges = Vec::with_capacity(model.bank_count());
     for &row_bytes in model.layer(layer).row_bytes() {
         if row_bytes == 0 {
@@ -363,25 +395,21 @@ pub(crate) fn slot_ranges(
         }
         let padded = row_bytes.checked_add(constraints.slot_pad_bytes).ok_or_else(|| too_wide(row_bytes))?;
         let stride = aligned(padded).ok_or_else(|| too_wide(row_bytes))?;
-        let tail_pad = match constraints.tail_pad {
-            TailPad::RowUpTo(most) => row_bytes.min(most),
-            TailPad::Bytes(bytes) => bytes,
-        };
-        let tail_pad_bytes = aligned(tail_pad).ok_or_else(|| too_wide(row_bytes))?;
+        let tail_pad_bytes = aligned(tail_pad_of(row_bytes)).ok_or_else(|| too_wide(row_bytes))?;
         ranges.push(SlotRange { row_bytes, stride, offset: 0, tail_pad_bytes });
     }
     Ok(ranges)
 }
 
 /// Slots of each pool, by the budget and the split.
-fn split(constraints: &Constraints, pools: &[Pool]) -> Result<Vec<u32>, GeometryError> {
+fn split(constraints: &Constraints, pools: &[Pool], slot_table_bytes: u64) -> Result<Vec<u32>, GeometryError> {
     let bounds: Vec<PoolBounds> = pools.iter().map(|pool| pool.bounds).collect();
     let groups = || pools.iter().map(|pool| pool.layers.clone()).collect::<Vec<_>>();
     match (constraints.budget, &constraints.split) {
         (Budget::Slots(total), Split::Equal) => split_equal(&bounds, total),
         (Budget::Slots(total), Split::Profile(profile)) => split_profile(&bounds, &groups(), profile, total),
         (Budget::Bytes(budget), split) => {
-            let costs: Vec<u64> = pools.iter().map(Pool::slot_bytes).collect();
+            let costs: Vec<u64> = pools.iter().map(|pool| pool.slot_bytes() + slot_table_bytes).collect();
             let budget = budget_for_slots(pools, &costs, budget)?;
             Ok(match split {
                 Split::Equal => water_fill(&bounds, &costs, budget),

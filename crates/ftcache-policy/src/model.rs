@@ -14,6 +14,9 @@ pub enum Quantisation {
     One,
 }
 
+/// So that a slot's strides and pads, each below 2^48 bytes, can be added up. Models have fewer than twenty.
+const MOST_BANKS: usize = 1 << 14;
+
 /// `L` mixture-of-experts layers of `E` experts each, of which a token is routed to `top_k`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Model {
@@ -30,7 +33,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// No layer or no expert; a `top_k` outside `1..=expert_count`; a layer without bytes; more experts or bytes than
+    /// No layer or no expert; more than 16,384 banks; a `top_k` outside `1..=expert_count`; a layer without bytes; more experts or bytes than
     /// can be counted; untagged layers of equal bytes, unless `quantisation` says that all layers are alike.
     pub fn new(
         expert_count: u32,
@@ -51,6 +54,9 @@ impl Model {
         }
 
         let bank_count = layers.iter().map(|layer| layer.row_bytes().len()).max().unwrap_or(0);
+        if bank_count > MOST_BANKS {
+            return Err(GeometryError::TooManyBanks { banks: bank_count, most: MOST_BANKS });
+        }
         let layers: Vec<LayoutKey> = layers.into_iter().map(|layer| layer.widened(bank_count)).collect();
         let mut model_bytes = 0_u128;
         for (index, layer) in layers.iter().enumerate() {

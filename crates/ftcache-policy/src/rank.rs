@@ -64,6 +64,7 @@ impl RankView {
         }
         let expert_count = whole.expert_count();
         let experts = match *cut {
+            Cut::Rows { rank_count: 0, .. } => return Err(RankError::UnknownRank { rank: 0, rank_count: 0 }),
             Cut::Whole | Cut::Rows { .. } => 0..expert_count,
             Cut::Experts { rank, rank_count } => {
                 if rank >= rank_count {
@@ -117,7 +118,9 @@ impl RankView {
         let rows: Vec<Vec<f64>> =
             self.layers.iter().map(|&layer| whole.shares(layer)[owned.clone()].to_vec()).collect();
         Profile::new(whole.model_name(), &rows).map_err(|error| match error {
-            ProfileError::Unused { layer } => ProfileError::Unused { layer: self.layers[layer.index()] },
+            ProfileError::Unused { layer } => {
+                ProfileError::NoneOwned { layer: self.layers[layer.index()], experts: self.experts() }
+            }
             other => other,
         })
     }
@@ -177,7 +180,7 @@ fn cut_rows(whole: &Model, layer: LayerId, cut: &Cut) -> Result<LayoutKey, RankE
             return Ok(row_bytes);
         }
         let divided = u64::from(*rank_count);
-        if divided == 0 || !row_bytes.is_multiple_of(divided) {
+        if !row_bytes.is_multiple_of(divided) {
             return Err(RankError::Rows { layer, bank, row_bytes, rank_count: *rank_count });
         }
         Ok(row_bytes / divided)

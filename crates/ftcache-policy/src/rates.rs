@@ -1,7 +1,6 @@
 //! What a machine's link and CPU were measured to do, and what follows from it for the misses of a step.
 //!
-//! Measured points belong to a device: a profile is refused on another. Within it, each layout key has its own point,
-//! since a CPU computes one quantisation faster than another.
+//! Measured points belong to a device and are refused on another. Of one device, each layout key has its own point, since a CPU computes one quantisation faster than another.
 
 use std::fmt;
 
@@ -93,7 +92,7 @@ impl Rates {
     ///
     /// # Errors
     ///
-    /// No point; an expert of no bytes; a rate that is not a positive number.
+    /// No point; two of one quantisation and size; an expert of no bytes; a rate that is not a positive number.
     pub fn new(device: impl Into<String>, points: Vec<Point>) -> Result<Self, RatesError> {
         if points.is_empty() {
             return Err(RatesError::NoPoints);
@@ -102,12 +101,17 @@ impl Rates {
             if point.expert_bytes == 0 {
                 return Err(RatesError::EmptyExpert { point: index });
             }
+            let same = |other: &Point| other.tag == point.tag && other.expert_bytes == point.expert_bytes;
+            if points[..index].iter().any(same) {
+                return Err(RatesError::Twice { point: index, expert_bytes: point.expert_bytes });
+            }
             let named = [("link", Some(point.link)), ("cpu", point.cpu)];
             let pair = point.contended.map_or([("contended link", None), ("contended cpu", None)], |pair| {
                 [("contended link", Some(pair.link)), ("contended cpu", Some(pair.cpu))]
             });
             for (name, rate) in named.into_iter().chain(pair) {
-                if rate.is_some_and(|rate| !(rate > 0.0 && rate.is_finite())) {
+                // Two of them can be added up.
+                if rate.is_some_and(|rate| !(rate > 0.0 && rate < f64::MAX / 2.0)) {
                     let rate = rate.unwrap_or(f64::NAN).to_string();
                     return Err(RatesError::Rate { point: index, name, rate });
                 }

@@ -1,9 +1,11 @@
-//! A configuration as people read it: each setting as it was asked for and as it is in effect, and why they differ.
+//! A configuration as people read it: each setting that shapes it, as it was asked for and as it is in effect, and why
+//! they differ. Free memory, reserves and what the host may pin are inputs of sums and stand with those.
 
 use std::fmt;
 
 use crate::{
-    Budget, Configuration, Declined, FetchChoice, Note, OverlapOff, Scope, Split, StagingPlace, StrategyChoice,
+    Admission, Budget, Configuration, CpuLayers, Declined, FetchChoice, Note, OverlapOff, Scope, Split, StagingPlace,
+    StrategyChoice, TailPad,
 };
 
 /// One setting.
@@ -50,22 +52,42 @@ impl Configuration {
                     StrategyChoice::Measured => "measured".to_owned(),
                 },
                 effective: self.strategy().to_string(),
-                reason: (settings.strategy == StrategyChoice::Measured).then(|| self.measured_by()),
+                reason: settings.rates.is_some().then(|| self.recommended()),
             },
             self.fetch_in_effect(),
             self.cpu_layers_in_effect(),
+            as_asked("resident layers", listed(&settings.resident_layers.iter().map(|l| l.get()).collect::<Vec<_>>())),
+            as_asked("admission", settings.admission.to_string()),
+            as_asked("slot limit", self.slot_limits()),
+            as_asked("alignment", format!("{} bytes", constraints.alignment)),
+            as_asked("slot pad", format!("{} bytes", constraints.slot_pad_bytes)),
+            as_asked("tail pad", constraints.tail_pad.to_string()),
         ]
+    }
+
+    fn slot_limits(&self) -> String {
+        let constraints = &self.settings().constraints;
+        let of_tags =
+            constraints.tag_limits.iter().map(|limit| format!("{}={}", limit.tag.escape_ascii(), limit.slots));
+        let limits: Vec<String> = constraints.slot_limit.iter().map(ToString::to_string).chain(of_tags).collect();
+        if limits.is_empty() { "none".to_owned() } else { limits.join(", ") }
     }
 
     fn budget_in_effect(&self) -> Effective {
         let asked = self.settings().constraints.budget;
         let geometry = self.geometry();
         let used = self.set_aside().resident.saturating_add(geometry.total_bytes());
-        let full = geometry.pools().iter().all(|pool| pool.slot_count() == pool.bounds().max_slots);
+        let full = geometry.pools().iter().filter(|pool| pool.slot_count() == pool.bounds().max_slots).count();
         let (effective, reason) = match asked {
             Budget::Slots(slots) => (format!("{slots} slots"), None),
             Budget::Bytes(bytes) if bytes == used => (format!("{used} bytes"), None),
-            _ if full => (format!("{used} bytes"), Some("every pool has the most slots it can use".to_owned())),
+            _ if full == geometry.pools().len() => {
+                (format!("{used} bytes"), Some("every pool has the most slots it can use".to_owned()))
+            }
+            Budget::Bytes(_) if full > 0 => {
+                let why = format!("{full} of the pools have the most slots they can use; no other's next slot fits");
+                (format!("{used} bytes"), Some(why))
+            }
             Budget::Bytes(_) => (format!("{used} bytes"), Some("no pool's next slot fits".to_owned())),
             Budget::Free(_) | Budget::Rest(_) => {
                 let free = self.settings().free_bytes.unwrap_or(0);
@@ -122,20 +144,26 @@ impl Configuration {
             setting: "cpu layers",
             asked: self.settings().cpu_layers.to_string(),
             effective: listed(&layers),
-            reason: None,
+            reason: match (&self.settings().cpu_layers, self.settings().pinnable_bytes) {
+                (CpuLayers::None | CpuLayers::List(_), _) => None,
+                (CpuLayers::Auto, Some(pinnable)) => Some(format!("{pinnable} bytes can be pinned")),
+                (CpuLayers::Auto, None) | (CpuLayers::Count(_) | CpuLayers::Share(_), _) => {
+                    Some("taken from both ends".to_owned())
+                }
+            },
         }
     }
 
-    /// What the rates said of the first layer of each pool.
-    fn measured_by(&self) -> String {
+    /// What the rates recommend for the first layer of each pool.
+    fn recommended(&self) -> String {
         let mut each = Vec::new();
         for pool in self.geometry().pools() {
             let layer = pool.layers()[0];
             if let Some(one) = self.recommendation(layer) {
-                each.push(format!("layer {layer}: {}, {}", one.strategy, one.basis));
+                each.push(format!("for layer {layer} {}, {}", one.strategy, one.basis));
             }
         }
-        each.join("; ")
+        format!("recommended: {}", each.join("; "))
     }
 }
 
@@ -155,6 +183,24 @@ impl fmt::Display for Scope {
         f.write_str(match self {
             Self::Unified => "unified",
             Self::PerLayer => "per-layer",
+        })
+    }
+}
+
+impl fmt::Display for TailPad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RowUpTo(most) => write!(f, "a row, up to {most} bytes"),
+            Self::Bytes(bytes) => write!(f, "{bytes} bytes"),
+        }
+    }
+}
+
+impl fmt::Display for Admission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Host => "host",
+            Self::Device => "device",
         })
     }
 }
@@ -184,6 +230,7 @@ impl fmt::Display for OverlapOff {
             Self::Borrowed(error) => error.fmt(f),
             Self::Dedicated(error) => write!(f, "with two whole layers, {error}"),
             Self::NoStaging => write!(f, "nothing is staged"),
+            Self::OneLayer => write!(f, "only one layer is staged"),
         }
     }
 }
@@ -209,6 +256,9 @@ impl fmt::Display for Note {
                     f,
                     "pool {pool} has {slots} slots; one decode of all its layers routes to {cycle}: LRU hits little"
                 )
+            }
+            Self::NeverFilled { pool, slots } => {
+                write!(f, "no miss of pool {pool} is ever fetched: its {slots} slots serve prefill alone")
             }
             Self::OtherModel { profile, model } => {
                 write!(f, "the profile was counted on {profile:?}; this model is {model:?}")

@@ -34,6 +34,11 @@ pub fn group_layers(model: &Model, scope: Scope) -> Vec<Vec<LayerId>> {
             groups
         }
     };
-    groups.sort_by_key(|layers| (std::cmp::Reverse(model.layer(layers[0]).expert_bytes()), layers[0]));
+    order_groups(model, &mut groups);
     groups
+}
+
+/// Wider slots first, equal widths by first layer.
+pub(crate) fn order_groups(model: &Model, groups: &mut [Vec<LayerId>]) {
+    groups.sort_by_key(|layers| (std::cmp::Reverse(model.layer(layers[0]).expert_bytes()), layers[0]));
 }

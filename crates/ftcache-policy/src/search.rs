@@ -1,9 +1,10 @@
 //! The search behind a configuration: the most requests and the staging that fit, or the least budget that would do.
 
-use crate::configuration::{Found, Note, OverlapOff, SetAside, Settings, StagingPlace};
+use crate::configuration::{Found, Note, OverlapOff, SetAside, Settings, StagingPlace, fetch_of};
+use crate::tables::{fixed_table_bytes, slot_table_bytes, table_bytes};
 use crate::{
-    Budget, ConfigurationError, Constraints, Enough, Geometry, GeometryError, LayerId, Model, PoolId, Staging,
-    Strategy, table_bytes,
+    Budget, ConfigurationError, Constraints, Enough, Fetch, Geometry, GeometryError, LayerId, Model, PoolId, Staging,
+    Strategy,
 };
 
 pub(crate) struct Search<'a> {
@@ -27,7 +28,11 @@ impl Search<'_> {
             return Err(ConfigurationError::CpuWithoutSlots);
         }
         let (fit, requests_off) = self.most_requests().map_err(|error| self.with_enough(error))?;
-        let (fit, overlap_off) = if settings.overlap { self.overlapping(fit) } else { (fit, None) };
+        let (fit, overlap_off) = match (settings.overlap, fit.geometry.pools()) {
+            (false, _) => (fit, None),
+            (true, [pool]) if pool.layers().len() == 1 => (fit, Some(OverlapOff::OneLayer)),
+            (true, _) => self.overlapping(fit),
+        };
         let one_buffer = overlap_off.is_some() || !settings.overlap;
         let Fit { geometry, staging, set_aside } = fit;
         let staging = if one_buffer { staging.map(Staging::without_overlap) } else { staging };
@@ -102,29 +107,24 @@ impl Search<'_> {
         let least = Geometry::least(self.model.clone(), constraints.clone())?;
         let staging_bytes = staged(&least).map_or(vec![0; self.model.bank_count()], |staging| staging.added_bytes());
         let resident = resident_bytes(self.model, &settings.resident_layers, &constraints);
-        let beside = settings.reserved_bytes().saturating_add(sum(&staging_bytes));
+        let beside = settings.reserved_bytes().saturating_add(sum(&staging_bytes)).saturating_add(fixed_table_bytes(
+            self.model,
+            settings.admission,
+            self.strategy,
+        ));
 
         let geometry = match settings.constraints.budget {
             Budget::Slots(_) => Geometry::new(self.model.clone(), constraints)?,
-            Budget::Bytes(bytes) => self.within(constraints, bytes, resident)?,
-            Budget::Free(share) => {
-                let free = settings.free_bytes.ok_or(ConfigurationError::FreeUnknown)?;
-                self.within(constraints, share.of(free), resident)?
-            }
-            Budget::Rest(share) => {
-                let free = settings.free_bytes.ok_or(ConfigurationError::FreeUnknown)?;
-                // Tables grow with the slots, and slots shrink with the tables: a turn or two, as tables are small.
-                let mut tables = 0;
-                loop {
-                    let taken = beside.saturating_add(tables);
-                    let rest =
-                        free.checked_sub(taken).ok_or(ConfigurationError::NothingLeft { needed: taken, free })?;
-                    let geometry = self.within(constraints.clone(), share.of(rest), resident)?;
-                    let needed = table_bytes(&geometry, settings.admission);
-                    if needed <= tables {
-                        break geometry;
-                    }
-                    tables = needed;
+            Budget::Bytes(bytes) => self.within(constraints, bytes, resident, 0)?,
+            budget @ (Budget::Free(share) | Budget::Rest(share)) => {
+                let free = settings.free_bytes.ok_or(ConfigurationError::FreeUnknown { budget })?;
+                if let Budget::Free(_) = budget {
+                    self.within(constraints, share.of(free), resident, 0)?
+                } else {
+                    let left = free.checked_sub(beside);
+                    let rest = left.ok_or(ConfigurationError::NothingLeft { needed: beside, free })?;
+                    // The tables of a slot are paid with it.
+                    self.within(constraints, share.of(rest), resident, slot_table_bytes(settings.admission))?
                 }
             }
         };
@@ -137,10 +137,14 @@ impl Search<'_> {
             arenas: geometry.arena_bytes().to_vec(),
             staging: staging_bytes,
             resident,
-            tables: table_bytes(&geometry, settings.admission),
+            tables: table_bytes(&geometry, settings.admission, self.strategy),
         };
+        let total = set_aside.exact_total();
+        if total > isize::MAX as u128 {
+            return Err(GeometryError::TooManyBytes { bytes: total, most: isize::MAX as u64 }.into());
+        }
         if let Some(free) = settings.free_bytes
-            && settings.reserved_bytes().saturating_add(set_aside.total()) > free
+            && u128::from(settings.reserved_bytes()) + total > u128::from(free)
         {
             let (needed, reserved) = (set_aside.total(), settings.reserved_bytes());
             return Err(ConfigurationError::PastFree { needed, reserved, free });
@@ -148,11 +152,18 @@ impl Search<'_> {
         Ok(Fit { geometry, staging, set_aside })
     }
 
-    /// A geometry within so many bytes, of which the layers on the device take theirs first.
-    fn within(&self, mut constraints: Constraints, bytes: u64, resident: u64) -> Result<Geometry, ConfigurationError> {
+    /// A geometry within so many bytes, of which the layers on the device take theirs first, and each slot
+    /// `slot_table_bytes` beside its rows.
+    fn within(
+        &self,
+        mut constraints: Constraints,
+        bytes: u64,
+        resident: u64,
+        slot_table_bytes: u64,
+    ) -> Result<Geometry, ConfigurationError> {
         let short = ConfigurationError::Resident { needed: resident, given: bytes };
         constraints.budget = Budget::Bytes(bytes.checked_sub(resident).ok_or(short)?);
-        Ok(Geometry::new(self.model.clone(), constraints)?)
+        Ok(Geometry::with_slot_tables(self.model.clone(), constraints, slot_table_bytes)?)
     }
 
     /// The error with the least budget that would do, where more of it would help.
@@ -254,6 +265,11 @@ impl Found {
             && budget > geometry.total_bytes()
         {
             notes.push(Note::EveryPoolFull { unused: budget - geometry.total_bytes() });
+        }
+        for (index, pool) in geometry.pools().iter().enumerate().filter(|_| strategy == Strategy::Hybrid) {
+            if fetch_of(model.layer(pool.layers()[0]), settings).is_some_and(Fetch::is_never) {
+                notes.push(Note::NeverFilled { pool: PoolId::from_index(index), slots: pool.slot_count() });
+            }
         }
         let layers = geometry.pools().iter().flat_map(|pool| pool.layers());
         let needed: u64 = layers.map(|&layer| model.layer_bytes(layer)).sum();

@@ -36,6 +36,10 @@ pub struct PoolBounds {
 /// # Errors
 ///
 /// Fewer slots than the minima need, or more than the maxima can use: both are refused, not clamped.
+///
+/// # Panics
+///
+/// If a pool has no layer, or a minimum over its maximum.
 pub fn split_equal(pools: &[PoolBounds], total: u64) -> Result<Vec<u32>, GeometryError> {
     check_total(pools, total)?;
     Ok(water_fill(pools, &vec![1; pools.len()], total))
@@ -60,18 +64,24 @@ pub fn split_equal(pools: &[PoolBounds], total: u64) -> Result<Vec<u32>, Geometr
 ///
 /// # Panics
 ///
-/// If the profile lacks a layer, or a pool may have more slots than its layers have experts.
+/// As [`split_equal`]; if there is not one group for each pool, if the profile lacks a layer, or if a pool may have more
+/// slots than its layers have experts.
 pub fn split_profile(
     pools: &[PoolBounds],
     groups: &[Vec<LayerId>],
     profile: &Profile,
     total: u64,
 ) -> Result<Vec<u32>, GeometryError> {
+    assert_eq!(pools.len(), groups.len(), "a group of layers for each pool");
     check_total(pools, total)?;
     Ok(fill_by_use(pools, groups, profile, &vec![1; pools.len()], total))
 }
 
 fn check_total(pools: &[PoolBounds], total: u64) -> Result<(), GeometryError> {
+    for (index, pool) in pools.iter().enumerate() {
+        let PoolBounds { layer_count, min_slots, max_slots } = *pool;
+        assert!(min_slots <= max_slots && layer_count > 0, "pool {index}: {min_slots} to {max_slots} slots");
+    }
     let least: u64 = pools.iter().map(|pool| u64::from(pool.min_slots)).sum();
     let most: u64 = pools.iter().map(|pool| u64::from(pool.max_slots)).sum();
     if total < least {

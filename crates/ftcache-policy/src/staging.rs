@@ -86,12 +86,18 @@ impl Staging {
     /// # Errors
     ///
     /// As those of [`borrowed`](Self::borrowed).
+    ///
+    /// # Panics
+    ///
+    /// If there is no expert or no pool, or a pool has not one range for each arena.
     pub fn on_slots(
         expert_count: u32,
         one_key: bool,
         pools: &[&PoolSlots],
         arena_bytes: &[u64],
     ) -> Result<Self, StagingError> {
+        assert!(expert_count > 0 && !pools.is_empty(), "{expert_count} experts in {} pools", pools.len());
+        assert!(pools.iter().all(|pool| pool.ranges.len() == arena_bytes.len()), "a range for each arena");
         let ranges = stage_ranges(expert_count, one_key, pools, arena_bytes.len());
         let lacks = |buffer_count: u32| {
             let mut short = ranges.iter().zip(arena_bytes).enumerate().filter_map(|(bank, (range, &given))| {

@@ -3,7 +3,7 @@
 use ftcache_policy::{
     Admission, BankId, Budget, Configuration, ConfigurationError, Constraints, CpuLayers, Enough, GeometryError,
     LayerId, LayoutKey, Model, Note, OverlapOff, Profile, Quantisation, Reserve, Scope, Settings, Share, Split,
-    StagingError, StagingPlace, TailPad, parse_bytes, table_bytes,
+    StagingError, StagingPlace, Strategy, TailPad, parse_bytes, table_bytes,
 };
 use ftcache_testkit::Rng;
 
@@ -308,7 +308,7 @@ fn nothing_past_free_less_reserves_however_the_budget_is_given() {
     assert_eq!(new(toy(), all).left_bytes(), Some(0));
     // Where nothing says what is free, no share of it can be had.
     for budget in [Budget::Free(Share::WHOLE), Budget::Rest(Share::WHOLE)] {
-        assert_eq!(refused(toy(), settings(budget)), ConfigurationError::FreeUnknown);
+        assert_eq!(refused(toy(), settings(budget)), ConfigurationError::FreeUnknown { budget });
     }
 }
 
@@ -426,7 +426,7 @@ fn tables_of_admission_on_the_device_are_set_aside() {
     let host = new(toy(), rest_of(24_000, 1_000));
     let tables = new(toy(), device(rest_of(24_000, 1_000)));
     assert_eq!((host.set_aside().tables, host.geometry().slot_count()), (0, 23));
-    assert_eq!(tables.set_aside().tables, table_bytes(tables.geometry(), Admission::Device));
+    assert_eq!(tables.set_aside().tables, table_bytes(tables.geometry(), Admission::Device, Strategy::Offload));
     // A stamp and an owner a slot, a slot an expert, a copy for each expert of a step, and the counters.
     assert_eq!(tables.set_aside().tables, 22 * 12 + 32 * 4 + 8 * 8 + 256);
     assert_eq!((tables.geometry().slot_count(), tables.left_bytes()), (22, Some(1_000 - 712)));
@@ -489,7 +489,7 @@ fn check(configuration: &Configuration, case: &str) {
     let arenas = sum(&aside.arenas);
     assert_eq!(aside.arenas, geometry.arena_bytes(), "{case}");
     assert_eq!(aside.total(), arenas + sum(&aside.staging) + aside.resident + aside.tables, "{case}");
-    assert_eq!(aside.tables, table_bytes(geometry, settings.admission), "{case}");
+    assert_eq!(aside.tables, table_bytes(geometry, settings.admission, configuration.strategy()), "{case}");
     if let Some(free) = settings.free_bytes {
         let all = aside.total() + settings.reserved_bytes();
         assert_eq!(configuration.left_bytes(), free.checked_sub(all), "{case}: {all} of {free}");

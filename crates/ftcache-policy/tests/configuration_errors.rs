@@ -1,10 +1,11 @@
 //! Layers, strategies, notes and profiles around the pools, and every text of what is refused.
 
 use ftcache_policy::{
-    BankId, Basis, Budget, Configuration, ConfigurationError, Constraints, CpuCode, CpuLayers, CpuLayersError, Cut,
-    Declined, Enough, ExpertId, Fetch, FetchChoice, FetchRule, Fraction, Geometry, GeometryError, LayerId, LayoutKey,
-    Model, Note, OtherModel, Pair, Point, PoolId, Profile, ProfileError, Quantisation, RankView, Rates, RatesError,
-    Reserve, Scope, Settings, Share, Split, Staging, StagingPlace, Strategy, StrategyChoice, TagLimit, TailPad,
+    Admission, BankId, Basis, Budget, Configuration, ConfigurationError, Constraints, CpuCode, CpuLayers,
+    CpuLayersError, Cut, Declined, Enough, ExpertId, Fetch, FetchChoice, FetchRule, Fraction, Geometry, GeometryError,
+    LayerId, LayoutKey, Model, Note, OtherModel, Pair, Point, PoolId, Profile, ProfileError, Quantisation, RankView,
+    Rates, RatesError, Reserve, Scope, Settings, Share, Split, Staging, StagingPlace, Strategy, StrategyChoice,
+    TagLimit, TailPad,
 };
 
 const MIB: u64 = 1 << 20;
@@ -59,7 +60,9 @@ fn layers_go_to_the_cpu_until_the_others_can_be_pinned() {
     // One byte less than the rows of 30 layers, and exactly these.
     assert_eq!(new(model(), of(Some(15_665_725_439))).pinned_ranges(), 58);
     assert_eq!(new(model(), of(Some(15_665_725_440))).pinned_ranges(), 60);
-    let free = new(model(), of(None));
+    let unknown = ConfigurationError::CpuLayers(CpuLayersError::PinnableUnknown);
+    assert_eq!(refused(model(), of(None)), unknown);
+    let free = new(model(), of(Some(u64::MAX)));
     assert_eq!((free.pinned_bytes(), free.pinned_ranges(), free.declined()), (20_887_633_920, 80, vec![]));
     // A list is taken as it is, with a note where the others are still too many.
     let listed = new(model(), Settings { cpu_layers: CpuLayers::List(ids([3])), ..of(Some(15 * GIB)) });
@@ -171,6 +174,10 @@ fn carry(fraction: Fraction) -> Option<Fetch> {
 }
 
 /// All, as the caller says.
+fn said_none() -> Option<FetchChoice> {
+    Some(FetchChoice::Fixed(Fetch { rule: FetchRule::UpTo(0), most: None }))
+}
+
 fn said_all() -> Option<FetchChoice> {
     carry(Fraction::ALL).map(FetchChoice::Fixed)
 }
@@ -248,9 +255,9 @@ fn what_was_not_measured_is_not_guessed() {
     // B59.
     let not_measured = |layer| ConfigurationError::NotMeasured { layer: LayerId::new(layer) };
     let automatic = Settings { strategy: StrategyChoice::Measured, ..settings(Budget::Slots(16)) };
-    assert_eq!(refused(toy(), automatic), not_measured(0));
+    assert_eq!(refused(toy(), automatic), ConfigurationError::NoRates);
     let hybrid = Settings { strategy: StrategyChoice::Fixed(Strategy::Hybrid), ..settings(Budget::Slots(16)) };
-    assert_eq!(refused(toy(), hybrid.clone()), not_measured(0));
+    assert_eq!(refused(toy(), hybrid.clone()), ConfigurationError::NoRates);
     let said = Settings { fetch: said_all(), ..hybrid };
     assert_eq!(new(toy(), said.clone()).fetch(LayerId::new(0)), carry(Fraction::ALL));
     // One kind of two, and an expert of more than twice the size.
@@ -447,6 +454,23 @@ fn every_refusal_of_a_configuration_names_both_numbers() {
         with(|s| (s.resident_layers, s.constraints.budget) = (ids([0]), Budget::Bytes(7_999))),
         with(|s| s.free_bytes = Some(15_999)),
         with(|s| s.resident_layers = ids([1, 0, 1])),
+        with(|s| s.batch_sizes = vec![4, 0]),
+        with(|s| s.device = Some("gpu".into())),
+        with(|s| s.cpu_code = CpuCode::Tags(vec![b"q".to_vec(), b"Q5".to_vec()])),
+        with(|s| s.cpu_layers = CpuLayers::Auto),
+        with(|s| (s.cpu_layers, s.pinnable_bytes) = (CpuLayers::Auto, Some(7_999))),
+        with(|s| (s.strategy, s.fetch) = (StrategyChoice::Fixed(Strategy::Hybrid), said_none())),
+        with(|s| (s.strategy, s.admission) = (StrategyChoice::Fixed(Strategy::Cpu), Admission::Device)),
+        with(|s| {
+            let rates =
+                vec![point("q", 1.0, Some(9.0), Some((1.0, 1.0))), point("r", 1.0, Some(9.0), Some((1.0, 1.0)))];
+            (s.rates, s.device) = (Some(Rates::new("gpu", rates).unwrap()), Some("gpu".into()));
+            s.strategy = StrategyChoice::Measured;
+        }),
+        with(|s| {
+            (s.free_bytes, s.constraints.budget) = (Some(u64::MAX), Budget::Slots(16));
+            s.reserves = vec![Reserve { name: "kv".into(), bytes: u64::MAX }];
+        }),
         with(|s| s.reserves = vec![Reserve { name: "kv".into(), bytes: 1 }]),
         with(|s| {
             profile(s, &vec![vec![1.0; 8]; 4]);
@@ -480,7 +504,7 @@ fn every_refusal_of_a_configuration_names_both_numbers() {
     the rates were measured on "gpu", and the name of this device is not known
     pool 0 needs at least 2 slots; at most 1 are allowed
     one whole layer needs 8000 bytes of bank 0 to be staged; its arena has 7000; 8 slots would do
-    a budget that is a share of free memory, which is not known
+    a budget of 0.9*free: how much memory is free is not known
     16000 bytes are to be set aside beside reserves of 0; 99 are free
     the pools need at least 4000 bytes; 100 are given; 12000 bytes of free memory would do
     reserves, tables and staging need 8000 bytes; 7999 are free; 12000 bytes of free memory would do
@@ -488,6 +512,15 @@ fn every_refusal_of_a_configuration_names_both_numbers() {
     the layers on the device need 8000 bytes; the budget is 7999; 16000 bytes would do
     16000 bytes are to be set aside beside reserves of 0; 15999 are free
     layer 1 is to lie on the device twice
+    a batch size of 0 requests; at least 1 is needed
+    device would have no effect: there are no rates
+    CPU code for Q5, which no layer has
+    auto goes by what can be pinned, which is not known
+    auto leaves every layer to the CPU: 7999 bytes can be pinned, the smallest layer has 8000
+    hybrid steps that fetch no miss fill no slot: there is nothing to cache
+    admission on the device would have no effect: nothing is admitted where the CPU computes every expert
+    the rates recommend cpu: slots that only stage prefill make 1 pool; scope and quantisations make 2
+    16000 bytes are to be set aside beside reserves of 18446744073709551615; 18446744073709551615 are free
     reserves would have no effect: how much memory is free is not known
     refusing another model's profile would have no effect: the model's name is not known
     fetch would have no effect: offload fetches every miss
@@ -495,7 +528,7 @@ fn every_refusal_of_a_configuration_names_both_numbers() {
     cpu layers would have no effect: every layer decodes on the CPU
     strategy would have no effect: slots only stage prefill
     strategy cpu: the CPU has no code for r of layer 2
-    layer 0: no rate was measured for its quantisation and size
+    hybrid and measured strategies need rates, or hybrid a fraction or a cap of its own
     strategy cpu uses slots only for borrowed staging, which is off: there is nothing to cache
     a budget of 0.9*free, where free memory is not known
     "#);
@@ -548,7 +581,7 @@ fn every_refusal_of_cpu_layers_rates_and_profiles_names_the_thing() {
     the rates' point 0 has a cpu rate of NaN bytes a second
     the rates' point 0 has a contended link rate of -1 bytes a second
     the rates' point 0 has a contended cpu rate of inf bytes a second
-    a fraction of -0.5 misses
+    a fraction of -0.5 of the misses; it is from 0 to 1
     the rates were measured on "gpu"; this device is "other"
     "#);
 
@@ -596,8 +629,8 @@ fn every_refusal_of_a_rank_or_of_staging_names_the_thing() {
     the rank runs no layer
     the rank runs layer 4: the model has 4 layers
     the rank's layers do not ascend: 1 before 1
-    rank 2 of 2
-    rank 0 of 0
+    no rank 2 of 2; they count from 0
+    no rank 0 of 0; they count from 0
     9 ranks for 8 experts: each must own one
     no bank 1: the model has 1 banks
     layer 1 bank 0: rows of 1000 bytes cannot be cut into 3

@@ -311,7 +311,7 @@ fn errors_name_the_thing_and_both_numbers() {
     layers 0 and 1 both have 8 bytes an expert and no quantisation tag; tag them, or declare one quantisation for all layers
     0 requests decoded at once; at least 1 is needed
     an alignment of 24 bytes is not a power of two
-    layer 0: rows of 100 bytes and pads of 1125899906842624 make too wide a slot
+    layer 0: rows of 100 bytes, pads of 1125899906842624 after a slot and 100 after a pool, aligned to 1: each must stay below 281474976710656 bytes
     pool 0 needs at least 4 slots; at most 3 are allowed
     the pools need at least 4 slots; 3 are given
     the pools can use 24 slots; 25 are given

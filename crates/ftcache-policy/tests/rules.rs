@@ -33,7 +33,7 @@ fn cpu_layers_as_people_write_them() {
     assert_eq!(of("auto", Some(30 * 522_190_848 - 1)), Ok(ids((0..6).chain(35..40))));
     assert_eq!(
         (of("auto", None), of("auto", Some(u64::MAX)), of("none", Some(0))),
-        (Ok(vec![]), Ok(vec![]), Ok(vec![]))
+        (Err(CpuLayersError::PinnableUnknown), Ok(vec![]), Ok(vec![]))
     );
     assert_eq!((of("0.5", None), of("3", None)), (Ok(ids((0..10).chain(30..40))), Ok(ids([0, 1, 39]))));
     assert_eq!((of("11,3,7", None), of("3,", None)), (Ok(ids([3, 7, 11])), Ok(ids([3]))));
@@ -84,7 +84,14 @@ fn the_cpu_is_given_layers_from_both_ends_that_it_can_compute() {
             }
         }
         let error = CpuLayersError::Pinnable { needed: left, pinnable };
-        let wanted = if left > pinnable { Err(error) } else { Ok(sorted(taken)) };
+        let wanted = if left == 0 && !taken.is_empty() {
+            let least = taken.iter().map(|&layer| model.layer_bytes(layer)).min().unwrap();
+            Err(CpuLayersError::NothingPinned { least, pinnable })
+        } else if left > pinnable {
+            Err(error)
+        } else {
+            Ok(sorted(taken))
+        };
         assert_eq!(of(CpuLayers::Auto, Some(pinnable)), wanted, "seed {seed}");
     }
 }

@@ -84,7 +84,7 @@ fn main() {
             for (word, temperature) in Temperature::ALL {
                 let slot_count = model.layer_count * model.expert_count / divisor;
                 let tokens = temperature.tokens(model, token_count);
-                let pool_of_layer = vec![PoolId::new(0); model.layer_count as usize];
+                let pool_of_layer = vec![Some(PoolId::new(0)); model.layer_count as usize];
                 let mut cache = Cache::with_pools(model.expert_count, &pool_of_layer, &[slot_count]).unwrap();
                 let mut plan = Plan::new();
                 tokens.iter().for_each(|token| run(&mut cache, token, &mut plan));

@@ -35,12 +35,11 @@ impl Cache {
     /// # Errors
     ///
     /// A layer in a pool that does not exist; more experts or slots than 32 bits count.
-    pub fn with_pools<P: Copy + Into<Option<PoolId>>>(
+    pub fn with_pools(
         expert_count: u32,
-        pool_of_layer: &[P],
+        pool_of_layer: &[Option<PoolId>],
         slot_counts: &[u32],
     ) -> Result<Self, PoolsError> {
-        let pool_of_layer: Vec<Option<PoolId>> = pool_of_layer.iter().map(|&pool| pool.into()).collect();
         let experts = u64::from(expert_count) * pool_of_layer.len() as u64;
         let slots: u64 = slot_counts.iter().map(|&count| u64::from(count)).sum();
         if experts.max(slots) >= u64::from(u32::MAX) {
@@ -65,7 +64,7 @@ impl Cache {
             step: 0,
             stats_of_layer: vec![Stats::default(); pool_of_layer.len()],
             scratch: Scratch::new(expert_count),
-            pool_of_layer,
+            pool_of_layer: pool_of_layer.to_vec(),
         })
     }
 

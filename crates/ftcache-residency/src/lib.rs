@@ -14,7 +14,7 @@
 //! use ftcache_residency::{Cache, Plan};
 //!
 //! // One layer of eight experts over four slots.
-//! let mut cache = Cache::with_pools(8, &[PoolId::new(0)], &[4])?;
+//! let mut cache = Cache::with_pools(8, &[Some(PoolId::new(0))], &[4])?;
 //! let mut plan = Plan::new();
 //! let routes = [5, 2, 5].map(ExpertId::new);
 //! cache.ensure(LayerId::new(0), &routes, &mut plan)?.commit();

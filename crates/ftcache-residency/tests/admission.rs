@@ -11,7 +11,7 @@ fn ids(routes: &[u32]) -> Vec<ExpertId> {
 }
 
 fn one_pool(layer_count: usize, expert_count: u32, slot_count: u32) -> Cache {
-    Cache::with_pools(expert_count, &vec![PoolId::new(0); layer_count], &[slot_count]).unwrap()
+    Cache::with_pools(expert_count, &vec![Some(PoolId::new(0)); layer_count], &[slot_count]).unwrap()
 }
 
 /// Commits a step and returns its plan as text.
@@ -178,7 +178,7 @@ fn an_aborted_plan_leaves_its_slots_free_and_nobody_in_them() {
 
 #[test]
 fn layers_of_different_pools_do_not_touch_each_other() {
-    let pools = [PoolId::new(1), PoolId::new(0)];
+    let pools = [1, 0].map(|pool| Some(PoolId::new(pool)));
     let mut cache = Cache::with_pools(4, &pools, &[1, 2]).unwrap();
     assert_eq!(
         step(&mut cache, 0, &[3, 1]),
@@ -352,8 +352,8 @@ fn errors_name_the_thing_and_both_numbers() {
     layer 3 routes to 33 distinct experts; pool 1 has 21 slots
     ");
     let texts = [
-        Cache::with_pools(4, &[PoolId::new(0), PoolId::new(2)], &[1, 1]),
-        Cache::with_pools(u32::MAX, &[PoolId::new(0); 2], &[1]),
+        Cache::with_pools(4, &[0, 2].map(|pool| Some(PoolId::new(pool))), &[1, 1]),
+        Cache::with_pools(u32::MAX, &[Some(PoolId::new(0)); 2], &[1]),
     ]
     .map(|refused| refused.unwrap_err().to_string());
     insta::assert_snapshot!(texts.join("\n"), @"

@@ -10,7 +10,8 @@ fn every_slot_and_copy_is_that_of_the_reference() {
     let cases = golden::cases::<LruCase>("lru.jsonl");
     assert_eq!(cases.len(), 60);
     for (line, case) in cases.iter().enumerate() {
-        let pool_of_layer: Vec<PoolId> = case.pool_of_layer.iter().copied().map(PoolId::new).collect();
+        let pool_of_layer: Vec<Option<PoolId>> =
+            case.pool_of_layer.iter().map(|&pool| Some(PoolId::new(pool))).collect();
         let mut cache = Cache::with_pools(case.experts, &pool_of_layer, &case.pool_sizes).unwrap();
         let mut plan = Plan::new();
         for (index, step) in case.steps.iter().enumerate() {
