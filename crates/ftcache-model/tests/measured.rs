@@ -4,7 +4,6 @@ use std::path::Path;
 
 use ftcache_model::measured::{parse_profile, parse_rates, read_profile};
 use ftcache_policy::LayerId;
-use ftcache_testkit::Rng;
 
 const PROFILE: &str = r#"{ "model": "tiny", "counted": "2026-11-29", "expert_counts": [[3, 1], [0, 2.5]] }"#;
 
@@ -102,49 +101,4 @@ fn rates_that_cannot_be_are_refused() {
     r.json: unknown field `cpu_bytes_per_secnd`, expected one of `tag`, `expert_bytes`, `link_bytes_per_second`, `cpu_bytes_per_second`, `contended` at line 1 column 110
     r.json: the rates' point 0 has a contended link rate of 0 bytes a second
     ");
-}
-
-/// A text with a few bytes changed, cut out, doubled or put in.
-fn mutated(rng: &mut Rng, text: &str) -> Vec<u8> {
-    let mut bytes = text.as_bytes().to_vec();
-    for _ in 0..1 + rng.below(4) {
-        let at = rng.below(bytes.len() as u64) as usize;
-        match rng.below(5) {
-            0 => bytes[at] = rng.below(256) as u8,
-            1 => bytes[at] = b"0123456789-+.eE,:[]{}\"nN "[rng.below(25) as usize],
-            2 => bytes.truncate(at + 1),
-            3 => drop(bytes.remove(at)),
-            _ => bytes.insert(at, bytes[at]),
-        }
-        if bytes.is_empty() {
-            bytes.push(b' ');
-        }
-    }
-    bytes
-}
-
-#[test]
-fn any_bytes_are_read_or_refused() {
-    let (mut read, mut refused) = (0, 0);
-    for seed in 0..20_000 {
-        let mut rng = Rng::new(seed);
-        let path = Path::new("fuzz.json");
-        if let Ok(profile) = parse_profile(path, &mutated(&mut rng, PROFILE)) {
-            read += 1;
-            for layer in (0..profile.layer_count()).map(LayerId::from_index) {
-                let sum: f64 = profile.shares(layer).iter().sum();
-                assert!((sum - 1.0).abs() < 1e-9, "seed {seed}: shares of {sum}");
-                assert!(profile.shares(layer).iter().all(|share| (0.0..=1.0).contains(share)), "seed {seed}");
-            }
-        } else {
-            refused += 1;
-        }
-        if let Ok(rates) = parse_rates(path, &mutated(&mut rng, RATES)) {
-            for point in rates.points() {
-                let q16 = point.recommend().fraction.q16();
-                assert!(q16 <= 65_536 && point.link > 0.0 && point.expert_bytes > 0, "seed {seed}");
-            }
-        }
-    }
-    assert!(read > 1_000 && refused > 1_000, "{read} read, {refused} refused");
 }
