@@ -58,11 +58,13 @@ impl Search<'_> {
                 _ => fits = middle,
             }
         }
-        // Whether a layer can be staged may depend on how the requests' needs divide the slots, either way.
+        // Whether a layer can be staged may depend on how the requests' needs divide slots of several widths, either way.
+        let one_width = self.model.layers().iter().all(|layer| layer == &self.model.layers()[0]);
         let mut first = None;
         for request_count in (1..=fits.min(self.model.expert_count())).rev() {
             match self.fit(request_count, 1) {
                 Ok(fit) => return Ok((fit, Some(too_many))),
+                Err(error) if one_width => return Err(error),
                 Err(error) => drop(first.get_or_insert(error)),
             }
         }
