@@ -33,9 +33,9 @@ impl Search<'_> {
             (true, [pool]) if pool.layers().len() == 1 => (fit, Some(OverlapOff::OneLayer)),
             (true, _) => self.overlapping(fit),
         };
-        let one_buffer = overlap_off.is_some() || !settings.overlap;
         let Fit { geometry, staging, set_aside } = fit;
-        let staging = if one_buffer { staging.map(Staging::without_overlap) } else { staging };
+        // Where overlap is off for a reason, a second buffer did not fit, or was not asked for.
+        let staging = if settings.overlap { staging } else { staging.map(Staging::without_overlap) };
         Ok(Found { geometry, staging, overlap_off, requests_off, set_aside })
     }
 
