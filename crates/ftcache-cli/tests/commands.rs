@@ -549,6 +549,9 @@ fn slots_are_divided_by_a_profile() {
     assert!(plan(&["--profile", &renamed])["notes"][0].as_str().unwrap().contains(r#""another"; this model is "#));
     let short = beside(&path, "short.json", r#"{ "model": "mixed_quant", "expert_counts": [[1, 2], [3, 4]] }"#);
     let missing = path.with_file_name("missing.json").to_str().unwrap().to_owned();
+    // B20: it is read before the model is.
+    let early = refused(&["plan", "no-such-model.gguf", "--slots", "600", "--profile", "no-such-profile.json"]);
+    assert!(early.starts_with("ftcache: no-such-profile.json: "), "{early}");
     let refusals = [&["--profile", &renamed, "--same-model"][..], &["--profile", &short], &["--profile", &missing]];
     let texts = refusals.map(|more| refused(&[&["plan", text, "--slots", "600", "--staging", "none"], more].concat()));
     insta::assert_snapshot!(texts.concat(), @r#"
