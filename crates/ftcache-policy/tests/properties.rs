@@ -126,6 +126,17 @@ fn check(geometry: &Geometry, counts: Option<&[Vec<u64>]>, at: &str) {
         for pool in geometry.pools() {
             let range = pool.ranges()[bank];
             let slots = u64::from(pool.slot_count());
+            assert!(
+                range.stride >= range.row_bytes,
+                "{at} bank {bank}: stride {} of {}",
+                range.stride,
+                range.row_bytes
+            );
+            assert!(
+                range.stride.is_multiple_of(geometry.constraints().alignment),
+                "{at} bank {bank}: {}",
+                range.stride
+            );
             spans.extend((0..slots).map(|slot| (range.offset + slot * range.stride, range.stride)));
             spans.push((range.offset + slots * range.stride, range.tail_pad_bytes));
         }
@@ -231,6 +242,8 @@ fn random_constraints(rng: &mut Rng, model: &Model, split: Split) -> Constraints
         slot_limit: rng.chance(1, 4).then(|| limit(rng)),
         tag_limits,
         slotless_layers: model.layer_ids().filter(|_| rng.chance(1, 10)).collect(),
+        alignment: if rng.chance(1, 2) { 1 } else { 1 << rng.below(6) },
+        slot_pad_bytes: if rng.chance(1, 2) { 0 } else { rng.below(4) },
         tail_pad: if rng.chance(1, 2) { TailPad::Bytes(rng.below(5)) } else { TailPad::RowUpTo(8) },
         ..Constraints::new(match rng.chance(1, 2) {
             true => Budget::Slots(rng.below(all + 1)),
@@ -242,14 +255,26 @@ fn random_constraints(rng: &mut Rng, model: &Model, split: Split) -> Constraints
 /// Many ties, limits by pool and by tag, both kinds of budget, layers without slots.
 #[test]
 fn random_splits_are_those_of_one_slot_at_a_time() {
-    let (mut by_slots, mut by_bytes, mut limited) = (0, 0, 0);
+    let (mut by_slots, mut by_bytes, mut limited, mut refused) = (0, 0, 0, 0);
     for seed in 0..8_000 {
         let mut rng = Rng::new(seed);
         let (model, counts) = random_model(&mut rng, false);
         let counts = rng.chance(3, 4).then_some(counts);
         let constraints = random_constraints(&mut rng, &model, split_of(counts.as_deref()));
         let slotless = constraints.slotless_layers.clone();
-        let Ok(geometry) = Geometry::new(model, constraints.clone()) else { continue };
+        let geometry = match Geometry::new(model.clone(), constraints.clone()) {
+            Ok(geometry) => geometry,
+            Err(GeometryError::BudgetBelowMinimum { needed, given }) => {
+                assert!(needed > u128::from(given), "seed {seed}: {needed} of {given}");
+                for (budget, fits) in [(needed as u64, true), (needed as u64 - 1, false)] {
+                    let exact = Constraints { budget: Budget::Bytes(budget), ..constraints.clone() };
+                    assert_eq!(Geometry::new(model.clone(), exact).is_ok(), fits, "seed {seed}: {budget} bytes");
+                }
+                refused += 1;
+                continue;
+            }
+            Err(_) => continue,
+        };
         check(&geometry, counts.as_deref(), &format!("seed {seed}"));
         by_slots += usize::from(matches!(constraints.budget, Budget::Slots(_)));
         by_bytes += usize::from(matches!(constraints.budget, Budget::Bytes(_)));
@@ -261,6 +286,7 @@ fn random_splits_are_those_of_one_slot_at_a_time() {
         }
     }
     assert!(by_slots > 500 && by_bytes > 500 && limited > 50, "{by_slots} {by_bytes} {limited}");
+    assert!(refused > 100, "{refused}");
 }
 
 /// So many experts that they are not sorted at once. Most of them have nearly equal shares: each layer's counts lie in
