@@ -34,16 +34,19 @@ fn told(geometry: &Geometry, counts: Option<&[Vec<u64>]>) -> Vec<Told> {
             uses.extend(layer.iter().map(|&count| (u128::from(count), u128::from(sum))));
         }
         uses.sort_by(|a, b| (b.0 * a.1).cmp(&(a.0 * b.1)));
-        let pad = |&row: &u64| match constraints.tail_pad {
-            TailPad::RowUpTo(most) => row.min(most),
-            TailPad::Bytes(bytes) => bytes * u64::from(row > 0),
+        // A bank that the layers do not read has neither slots nor pads.
+        let read = || key.row_bytes().iter().copied().filter(|&row| row > 0);
+        let stride = |row: u64| (row + constraints.slot_pad_bytes).next_multiple_of(constraints.alignment);
+        let pad = |row: u64| match constraints.tail_pad {
+            TailPad::RowUpTo(most) => row.min(most).next_multiple_of(constraints.alignment),
+            TailPad::Bytes(bytes) => bytes.next_multiple_of(constraints.alignment),
         };
         pools.push(Told {
             layer_count: pool.layers().len() as u64,
             min: experts.min(model.top_k() * constraints.request_count),
             max: max.min(constraints.slot_limit.unwrap_or(u32::MAX)),
-            cost: key.row_bytes().iter().sum(),
-            pad: key.row_bytes().iter().map(pad).sum(),
+            cost: read().map(stride).sum(),
+            pad: read().map(pad).sum(),
             uses,
         });
     }
@@ -242,8 +245,6 @@ fn random_constraints(rng: &mut Rng, model: &Model, split: Split) -> Constraints
         slot_limit: rng.chance(1, 4).then(|| limit(rng)),
         tag_limits,
         slotless_layers: model.layer_ids().filter(|_| rng.chance(1, 10)).collect(),
-        alignment: if rng.chance(1, 2) { 1 } else { 1 << rng.below(6) },
-        slot_pad_bytes: if rng.chance(1, 2) { 0 } else { rng.below(4) },
         tail_pad: if rng.chance(1, 2) { TailPad::Bytes(rng.below(5)) } else { TailPad::RowUpTo(8) },
         ..Constraints::new(match rng.chance(1, 2) {
             true => Budget::Slots(rng.below(all + 1)),
@@ -260,7 +261,10 @@ fn random_splits_are_those_of_one_slot_at_a_time() {
         let mut rng = Rng::new(seed);
         let (model, counts) = random_model(&mut rng, false);
         let counts = rng.chance(3, 4).then_some(counts);
-        let constraints = random_constraints(&mut rng, &model, split_of(counts.as_deref()));
+        let mut constraints = random_constraints(&mut rng, &model, split_of(counts.as_deref()));
+        if rng.chance(1, 2) {
+            (constraints.alignment, constraints.slot_pad_bytes) = (1 << rng.below(6), rng.below(4));
+        }
         let slotless = constraints.slotless_layers.clone();
         let geometry = match Geometry::new(model.clone(), constraints.clone()) {
             Ok(geometry) => geometry,
