@@ -262,7 +262,7 @@ pub struct Configuration {
     strategy: Strategy,
     staging: Option<Staging>,
     overlap_off: Option<OverlapOff>,
-    requests_off: Option<GeometryError>,
+    requests_lowered: Option<GeometryError>,
     cpu_layers: Vec<LayerId>,
     set_aside: SetAside,
     notes: Vec<Note>,
@@ -294,36 +294,9 @@ impl Configuration {
         let mut notes = Vec::new();
         check_profile(&model, &settings, &mut notes)?;
         check_rates(&settings)?;
-        if settings.batch_sizes.contains(&0) {
-            return Err(ConfigurationError::EmptyBatch);
-        }
-        if let CpuCode::Tags(tags) = &settings.cpu_code {
-            let has_no_layer =
-                |tag: &&Vec<u8>| !model.layers().iter().any(|layer| layer.tag().unwrap_or_default() == **tag);
-            if let Some(tag) = tags.iter().find(has_no_layer) {
-                return Err(ConfigurationError::UnknownCpuTag { tag: tag.clone() });
-            }
-        }
-        let reserved: u128 = settings.reserves.iter().map(|reserve| u128::from(reserve.bytes)).sum();
-        if let Some(free) = settings.free_bytes
-            && reserved > u128::from(free)
-        {
-            let reserves = settings.reserves.clone();
-            return Err(ConfigurationError::Reserves { reserves, reserved: settings.reserved_bytes(), free });
-        }
-        if !settings.reserves.is_empty() && settings.free_bytes.is_none() {
-            let because = "how much memory is free is not known";
-            return Err(ConfigurationError::Ignored { setting: "reserves", because });
-        }
-        let resident = &settings.resident_layers;
-        if let Some(&layer) = resident.iter().find(|layer| layer.index() >= model.layer_count()) {
-            return Err(GeometryError::UnknownLayer { layer, layer_count: model.layer_count() }.into());
-        }
-        if let Some(index) = (1..resident.len()).find(|&index| resident[..index].contains(&resident[index])) {
-            return Err(ConfigurationError::ResidentTwice { layer: resident[index] });
-        }
+        check_inputs(&model, &settings)?;
         let has_cpu_code = |layer| settings.cpu_code.has(model.layer(layer));
-        let mut slotless = resident.clone();
+        let mut slotless = settings.resident_layers.clone();
         slotless.extend(&settings.constraints.slotless_layers);
         let cpu_layers = settings.cpu_layers.resolve(&model, &slotless, has_cpu_code, settings.pinnable_bytes)?;
         slotless.extend(&cpu_layers);
@@ -336,8 +309,8 @@ impl Configuration {
             StrategyChoice::Fixed(_) => error,
         })?;
         notes.extend(found.notes(&settings, strategy));
-        let Found { geometry, staging, overlap_off, requests_off, set_aside } = found;
-        Ok(Self { settings, geometry, strategy, staging, overlap_off, requests_off, cpu_layers, set_aside, notes })
+        let Found { geometry, staging, overlap_off, requests_lowered, set_aside } = found;
+        Ok(Self { settings, geometry, strategy, staging, overlap_off, requests_lowered, cpu_layers, set_aside, notes })
     }
 
     /// The same settings with another budget: what was lowered comes back if there is room.
@@ -383,7 +356,7 @@ impl Configuration {
 
     /// Why fewer requests are decoded at once than asked for.
     pub fn requests_lowered(&self) -> Option<&GeometryError> {
-        self.requests_off.as_ref()
+        self.requests_lowered.as_ref()
     }
 
     /// Of the batch sizes in the settings, those that can be decoded at once.
@@ -500,6 +473,39 @@ fn recommend(layer: &LayoutKey, settings: &Settings) -> Option<Recommendation> {
     Some(point.recommend())
 }
 
+/// What the settings list: batches, tags, reserves and layers.
+fn check_inputs(model: &Model, settings: &Settings) -> Result<(), ConfigurationError> {
+    if settings.batch_sizes.contains(&0) {
+        return Err(ConfigurationError::EmptyBatch);
+    }
+    if let CpuCode::Tags(tags) = &settings.cpu_code {
+        let has_no_layer =
+            |tag: &&Vec<u8>| !model.layers().iter().any(|layer| layer.tag().unwrap_or_default() == **tag);
+        if let Some(tag) = tags.iter().find(has_no_layer) {
+            return Err(ConfigurationError::UnknownCpuTag { tag: tag.clone() });
+        }
+    }
+    let reserved: u128 = settings.reserves.iter().map(|reserve| u128::from(reserve.bytes)).sum();
+    if let Some(free) = settings.free_bytes
+        && reserved > u128::from(free)
+    {
+        let reserves = settings.reserves.clone();
+        return Err(ConfigurationError::Reserves { reserves, reserved: settings.reserved_bytes(), free });
+    }
+    if !settings.reserves.is_empty() && settings.free_bytes.is_none() {
+        let because = "how much memory is free is not known";
+        return Err(ConfigurationError::Ignored { setting: "reserves", because });
+    }
+    let resident = &settings.resident_layers;
+    if let Some(&layer) = resident.iter().find(|layer| layer.index() >= model.layer_count()) {
+        return Err(GeometryError::UnknownLayer { layer, layer_count: model.layer_count() }.into());
+    }
+    if let Some(index) = (1..resident.len()).find(|&index| resident[..index].contains(&resident[index])) {
+        return Err(ConfigurationError::ResidentTwice { layer: resident[index] });
+    }
+    Ok(())
+}
+
 /// Rates of another device are no rates.
 fn check_rates(settings: &Settings) -> Result<(), ConfigurationError> {
     match (&settings.rates, &settings.device) {
@@ -591,6 +597,6 @@ pub(crate) struct Found {
     pub(crate) geometry: Geometry,
     pub(crate) staging: Option<Staging>,
     pub(crate) overlap_off: Option<OverlapOff>,
-    pub(crate) requests_off: Option<GeometryError>,
+    pub(crate) requests_lowered: Option<GeometryError>,
     pub(crate) set_aside: SetAside,
 }

@@ -109,7 +109,7 @@ pub struct PoolSlots {
 /// # Panics
 ///
 /// If a pool has not one range for each bank, or an arena has more bytes than 64 bits count.
-pub fn place_pools(pools: &mut [PoolSlots], bank_count: usize) -> Vec<u64> {
+pub fn place_pools<'a>(pools: impl IntoIterator<Item = &'a mut PoolSlots>, bank_count: usize) -> Vec<u64> {
     let mut arena_bytes = vec![0; bank_count];
     for pool in pools {
         assert_eq!(pool.ranges.len(), bank_count, "a range for each bank");
@@ -260,11 +260,7 @@ impl Geometry {
         if total > isize::MAX as u128 {
             return Err(GeometryError::TooManyBytes { bytes: total, most: isize::MAX as u64 });
         }
-        let mut slots: Vec<PoolSlots> = pools.iter().map(|pool| pool.slots.clone()).collect();
-        let arena_bytes = place_pools(&mut slots, model.bank_count());
-        for (pool, slots) in pools.iter_mut().zip(slots) {
-            pool.slots = slots;
-        }
+        let arena_bytes = place_pools(pools.iter_mut().map(|pool| &mut pool.slots), model.bank_count());
 
         let mut pool_of_layer = vec![None; model.layer_count()];
         for (index, pool) in pools.iter().enumerate() {

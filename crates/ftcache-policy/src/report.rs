@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::{
     Admission, Budget, Configuration, CpuLayers, Declined, FetchChoice, Note, OverlapOff, Scope, Split, StagingPlace,
-    StrategyChoice, TailPad,
+    Strategy, StrategyChoice, TailPad,
 };
 
 /// One setting.
@@ -135,7 +135,7 @@ impl Configuration {
     }
 
     fn fetches(&self) -> bool {
-        self.strategy() != crate::Strategy::Cpu
+        self.strategy() != Strategy::Cpu
     }
 
     fn cpu_layers_in_effect(&self) -> Effective {

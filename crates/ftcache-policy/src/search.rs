@@ -1,10 +1,11 @@
 //! The search behind a configuration: the most requests and the staging that fit, or the least budget that would do.
 
 use crate::configuration::{Found, Note, OverlapOff, SetAside, Settings, StagingPlace, fetch_of};
+use crate::geometry::slot_ranges;
 use crate::tables::{fixed_table_bytes, slot_table_bytes, table_bytes};
 use crate::{
-    Budget, ConfigurationError, Constraints, Enough, Fetch, Geometry, GeometryError, LayerId, Model, PoolId, Staging,
-    Strategy,
+    Budget, ConfigurationError, Constraints, Enough, Fetch, Geometry, GeometryError, LayerId, Model, PoolId, SlotRange,
+    Staging, Strategy,
 };
 
 pub(crate) struct Search<'a> {
@@ -27,7 +28,7 @@ impl Search<'_> {
         if self.strategy == Strategy::Cpu && settings.staging != StagingPlace::Borrowed {
             return Err(ConfigurationError::CpuWithoutSlots);
         }
-        let (fit, requests_off) = self.most_requests().map_err(|error| self.with_enough(error))?;
+        let (fit, requests_lowered) = self.most_requests().map_err(|error| self.with_enough(error))?;
         let (fit, overlap_off) = match (settings.overlap, fit.geometry.pools()) {
             (false, _) => (fit, None),
             (true, [pool]) if pool.layers().len() == 1 => (fit, Some(OverlapOff::OneLayer)),
@@ -36,7 +37,7 @@ impl Search<'_> {
         let Fit { geometry, staging, set_aside } = fit;
         // Where overlap is off for a reason, a second buffer did not fit, or was not asked for.
         let staging = if settings.overlap { staging } else { staging.map(Staging::without_overlap) };
-        Ok(Found { geometry, staging, overlap_off, requests_off, set_aside })
+        Ok(Found { geometry, staging, overlap_off, requests_lowered, set_aside })
     }
 
     /// As many requests as asked for; or the most that fit, with what stood against more, where the settings allow it.
@@ -285,9 +286,9 @@ impl Found {
 /// Bytes of whole layers on the device: each bank's rows at their stride, and a pad after them.
 fn resident_bytes(model: &Model, layers: &[LayerId], constraints: &Constraints) -> u64 {
     let layer_bytes = |&layer: &LayerId| {
-        let ranges = crate::geometry::slot_ranges(model, layer, constraints);
+        let ranges = slot_ranges(model, layer, constraints);
         let experts = u64::from(model.expert_count());
-        let bank = |range: &crate::SlotRange| range.stride.saturating_mul(experts).saturating_add(range.tail_pad_bytes);
+        let bank = |range: &SlotRange| range.stride.saturating_mul(experts).saturating_add(range.tail_pad_bytes);
         ranges.map_or(u64::MAX, |ranges| ranges.iter().map(bank).fold(0, u64::saturating_add))
     };
     layers.iter().map(layer_bytes).fold(0, u64::saturating_add)

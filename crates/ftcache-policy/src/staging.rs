@@ -5,7 +5,7 @@
 //! before it ends; where a geometry has several layout keys, pad bytes lie between, since a kernel that reads past the
 //! last row's end must not find another layout's bits there. With one layout key it finds a row like its own.
 
-use crate::{BankId, Geometry, PoolId, PoolSlots, SlotId, SlotRange, StagingError};
+use crate::{BankId, Geometry, Pool, PoolId, PoolSlots, SlotId, SlotRange, StagingError};
 
 /// Neighbouring slots of one pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,9 +208,8 @@ impl Staging {
 
     /// Slots over all pools that no buffer in use lies on.
     pub fn stable_slots(&self, geometry: &Geometry) -> u64 {
-        let stable = |(index, pool): (usize, &crate::Pool)| {
-            u64::from(pool.slot_count() - self.stable_from(PoolId::from_index(index)))
-        };
+        let stable =
+            |(index, pool): (usize, &Pool)| u64::from(pool.slot_count() - self.stable_from(PoolId::from_index(index)));
         geometry.pools().iter().enumerate().map(stable).sum()
     }
 }

@@ -105,3 +105,15 @@ impl Decode {
         &self.routes
     }
 }
+
+/// A row of `row_bytes` bytes that tells layer, expert and bank: the first two bytes number the row, from 1.
+pub fn row(layer: u32, expert: u32, bank: u32, row_bytes: u64) -> Vec<u8> {
+    let number = 1 + bank + 4 * (expert + 64 * layer);
+    (0..row_bytes as u32)
+        .map(|at| match at {
+            0 => number as u8,
+            1 => (number >> 8) as u8,
+            _ => (number.wrapping_mul(167) ^ at.wrapping_mul(59)) as u8,
+        })
+        .collect()
+}

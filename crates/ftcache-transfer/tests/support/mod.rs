@@ -9,6 +9,7 @@ use ftcache_policy::{
     BankId, Constraints, ExpertId, Geometry, LayerId, LayoutKey, Model, PoolId, Quantisation, SlotId,
 };
 use ftcache_residency::{Cache, Plan};
+pub(crate) use ftcache_testkit::generators::row;
 use ftcache_transfer::{
     ApplyError, Arenas, Banks, Device, DeviceError, DeviceSpan, Event, Fences, HostDevice, HostRows, HostSpan, Memory,
     RowCopy, Stream, Streams, apply,
@@ -104,18 +105,6 @@ pub(crate) fn write(
     let target = DeviceSpan { memory, offset, stride: row_bytes };
     // SAFETY: a `'static` slice behind a shared reference stays readable and unchanged for good.
     unsafe { device.copy_rows(stream, &RowCopy { source, target, row_bytes, row_count: 1 }) }
-}
-
-/// A byte of a row that tells layer, expert, bank and place: the first two number the row, from 1.
-pub(crate) fn row(layer: u32, expert: u32, bank: u32, row_bytes: u64) -> Vec<u8> {
-    let number = 1 + bank + 4 * (expert + 64 * layer);
-    (0..row_bytes as u32)
-        .map(|at| match at {
-            0 => number as u8,
-            1 => (number >> 8) as u8,
-            _ => (number.wrapping_mul(167) ^ at.wrapping_mul(59)) as u8,
-        })
-        .collect()
 }
 
 /// What lies between the rows on the host; none of it is ever to reach the device.

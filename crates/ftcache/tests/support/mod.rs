@@ -11,6 +11,7 @@ use ftcache::{
     BankId, Cache, Constraints, Device, DeviceError, Error, Event, ExpertId, Geometry, HostDevice, HostRows, LayerId,
     LayoutKey, Memory, Model, PoolId, Quantisation, RowCopy, SlotId, Stats, Stream, Streams,
 };
+pub(crate) use ftcache_testkit::generators::row;
 use ftcache_testkit::reference::Reference;
 
 /// A host device and what it was asked.
@@ -112,18 +113,6 @@ unsafe impl Device for Watched {
         self.get_mut().waited += 1;
         self.get_mut().host.read(memory, offset, target)
     }
-}
-
-/// A row of `row_bytes` that tells layer, expert and bank: the first two bytes number the row, from 1.
-pub(crate) fn row(layer: u32, expert: u32, bank: u32, row_bytes: u64) -> Vec<u8> {
-    let number = 1 + bank + 4 * (expert + 64 * layer);
-    (0..row_bytes as u32)
-        .map(|at| match at {
-            0 => number as u8,
-            1 => (number >> 8) as u8,
-            _ => (number.wrapping_mul(167) ^ at.wrapping_mul(59)) as u8,
-        })
-        .collect()
 }
 
 /// One layer's rows of one bank, `stride` bytes apart. What lies between them is never to reach the device.

@@ -1,0 +1,53 @@
+//! `replay`: every slot checked.
+
+use super::*;
+
+#[test]
+fn a_trace_is_replayed_and_every_slot_checked() {
+    let trace = testdata("traces/synthetic-4l16e.ftr.zst");
+    let text = done(&["replay", trace.to_str().unwrap(), "--slots", "20", "--per-layer"]);
+    // The last line is how long it took.
+    let (fixed, time) = text.trim_end().rsplit_once('\n').unwrap();
+    assert!(time.starts_with("in ") && time.ends_with(" ns a step"), "{time}");
+    insta::assert_snapshot!(fixed, @"
+    synthetic: 256 tokens, 4 layers of 16 experts, top-2
+    20 slots in 1 pool for 64 experts, 4,112 bytes each
+
+    layer  steps  distinct  misses  hit rate  bytes moved
+    0        256       512     142   72.27 %      583,904
+    1        256       512     124   75.78 %      509,888
+    2        256       512     134   73.83 %      551,008
+    3        256       512     127   75.20 %      522,224
+
+    hit rate 74.27 %: 1,521 hits and 527 misses in 1,024 steps
+    checked 4,136 rows as they were used and 20 slots at the end: every byte right
+    moved 2.07 MiB (2,167,024 bytes)
+    ");
+}
+
+#[test]
+fn replay_of_a_trained_model_in_both_scopes() {
+    let trace = testdata("traces/tinymoe-8l64e.ftr.zst");
+    let replay = |scope| {
+        let arguments =
+            ["replay", trace.to_str().unwrap(), "--slots", "128", "--row-bytes", "7", "--json", "--scope", scope];
+        let json: serde_json::Value = serde_json::from_str(&done(&arguments)).unwrap();
+        assert_eq!((json["steps"].as_u64(), json["distinct"].as_u64()), (Some(8 * 18_688), Some(6 * 8 * 18_688)));
+        assert_eq!(json["checked_rows"], 2 * (6 * 8 * 18_688 + 128));
+        assert_eq!(json["bytes"].as_u64(), json["misses"].as_u64().map(|misses| misses * (7 + 16)));
+        json["misses"].as_u64().unwrap()
+    };
+    // Counted by a replay written apart from this one: a scan over a table of slots, in Python.
+    assert_eq!((replay("unified"), replay("per-layer")), (420_440, 392_717));
+}
+
+#[test]
+fn replays_that_cannot_be_are_refused() {
+    let trace = testdata("traces/synthetic-4l16e.ftr.zst");
+    let trace = trace.to_str().unwrap();
+    insta::assert_snapshot!(refused(&["replay", trace, "--slots", "1"]), @"ftcache: PATH: the pools need at least 2 slots; 1 are given");
+    insta::assert_snapshot!(refused(&["replay", trace, "--slots", "65"]), @"ftcache: PATH: the pools can use 64 slots; 65 are given");
+    insta::assert_snapshot!(refused(&["replay", trace, "--slots", "7", "--scope", "per-layer"]), @"ftcache: PATH: the pools need at least 8 slots; 7 are given");
+    let model = testdata("gguf/ggml_types.json");
+    insta::assert_snapshot!(refused(&["replay", model.to_str().unwrap(), "--slots", "9"]), @"ftcache: PATH: starts with bytes 5b 0a 20 20: neither a JSON header nor zstd");
+}
