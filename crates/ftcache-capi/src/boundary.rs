@@ -8,7 +8,7 @@ use std::ffi::{CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use ftcache_core::{BankError, DeviceError, EnsureError, Error, GeometryError};
+use ftcache_core::{BankError, DeviceError, EnsureError, Error, GeometryError, PinError};
 
 use crate::status::ftcache_status;
 
@@ -51,10 +51,13 @@ impl From<Error> for Failure {
         let status = match &error {
             Error::Ensure(EnsureError::StepTooWide { .. }) => ftcache_status::StepTooWide,
             Error::Bank(BankError::NotAttached { .. }) => ftcache_status::NotAttached,
-            Error::Ensure(_) | Error::UnknownId { .. } => ftcache_status::OutOfRange,
+            Error::Ensure(EnsureError::AbsentId { .. }) => ftcache_status::InvalidArgument,
+            Error::Ensure(_) => ftcache_status::OutOfRange,
             Error::UnknownPool { .. } | Error::UnknownSlot { .. } => ftcache_status::OutOfRange,
             Error::Bank(BankError::UnknownLayer { .. } | BankError::UnknownBank { .. }) => ftcache_status::OutOfRange,
-            Error::Bank(_) | Error::RowBytes { .. } | Error::AbsentId { .. } => ftcache_status::InvalidArgument,
+            Error::Bank(_) | Error::RowBytes { .. } => ftcache_status::InvalidArgument,
+            Error::Pin(PinError::Unknown(_)) => ftcache_status::OutOfRange,
+            Error::Pin(_) => ftcache_status::InvalidArgument,
             Error::Device(error) => device(error),
             Error::Apply(error) => device(&error.source),
             _ => ftcache_status::Device,

@@ -77,6 +77,22 @@ impl BitSet {
         true
     }
 
+    /// Takes a number out of the set; whether it was there.
+    #[inline]
+    pub fn remove(&mut self, number: usize) -> bool {
+        let word = &mut self.words[number / WORD_BITS];
+        let before = *word;
+        *word = before & !(1 << (number % WORD_BITS));
+        if *word == before {
+            return false;
+        }
+        self.len -= 1;
+        if *word == 0 {
+            self.unmark(number / WORD_BITS);
+        }
+        true
+    }
+
     /// Takes the lowest numbers out, ascending, as many as `most` of them, and hands each to `each`. Returns how many.
     #[inline]
     pub fn take_lowest(&mut self, most: usize, mut each: impl FnMut(usize)) -> usize {
@@ -134,8 +150,11 @@ impl BitSet {
     }
 }
 
-/// Up to here counting who is smaller beats the set: it has no branch that depends on the numbers.
+/// Up to here fixed comparisons beat the set: none of them is a branch.
 const SHORT: usize = 16;
+
+/// The room that [`sort_first`] asks for.
+pub const SORT_LANES: usize = 8;
 
 /// Puts distinct numbers below the bound of `scratch`, an empty set left empty, in ascending order.
 ///
@@ -144,13 +163,12 @@ const SHORT: usize = 16;
 pub fn sort_distinct(numbers: &mut [u32], scratch: &mut BitSet) {
     match numbers.len() {
         0 | 1 => {}
-        2 => {
-            let (first, second) = (numbers[0], numbers[1]);
-            numbers[0] = first.min(second);
-            numbers[1] = first.max(second);
+        2..=SORT_LANES => {
+            let mut lanes = [u32::MAX; SORT_LANES];
+            lanes.iter_mut().zip(&*numbers).for_each(|(lane, &number)| *lane = number);
+            sort_lanes(&mut lanes);
+            numbers.iter_mut().zip(lanes).for_each(|(place, number)| *place = number);
         }
-        3..=4 => sort_by_rank::<4>(numbers),
-        5..=8 => sort_by_rank::<8>(numbers),
         9..=SHORT => sort_by_rank::<SHORT>(numbers),
         _ => {
             for &number in &*numbers {
@@ -164,13 +182,44 @@ pub fn sort_distinct(numbers: &mut [u32], scratch: &mut BitSet) {
     }
 }
 
+/// As [`sort_distinct`] for the first `count` of `numbers`, faster if there are [`SORT_LANES`] of them: those behind
+/// `count` may change.
+///
+/// # Panics
+///
+/// If there are fewer than `count`.
+#[inline]
+pub fn sort_first(numbers: &mut [u32], count: usize, scratch: &mut BitSet) {
+    match numbers.first_chunk_mut::<SORT_LANES>() {
+        Some(lanes) if count <= SORT_LANES => {
+            // No loop whose length the processor would have to guess.
+            for (lane, index) in lanes.iter_mut().zip(0..) {
+                *lane = if index < count { *lane } else { u32::MAX };
+            }
+            sort_lanes(lanes);
+        }
+        _ => sort_distinct(&mut numbers[..count], scratch),
+    }
+}
+
+/// The shortest network for 8 numbers (Knuth, The Art of Computer Programming, 5.3.4), in registers: vectors would have
+/// to wait for numbers that were just stored one by one.
+#[inline]
+fn sort_lanes(lanes: &mut [u32; SORT_LANES]) {
+    /// Puts the lesser of each pair first.
+    macro_rules! exchange {
+        ($($low:ident $high:ident),*) => { $(($low, $high) = ($low.min($high), $low.max($high));)* };
+    }
+    let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h] = *lanes;
+    exchange!(a c, b d, e g, f h, a e, b f, c g, d h, a b, c d, e f, g h, c e, d f, b e, d g, b c, d e, f g);
+    *lanes = [a, b, c, d, e, f, g, h];
+}
+
 /// Each of at most `LANES` distinct numbers goes where the count of smaller ones says.
 #[inline]
 fn sort_by_rank<const LANES: usize>(numbers: &mut [u32]) {
     let mut padded = [u32::MAX; LANES];
-    for (place, &number) in padded.iter_mut().zip(&*numbers) {
-        *place = number;
-    }
+    padded.iter_mut().zip(&*numbers).for_each(|(place, &number)| *place = number);
     for &number in &padded[..numbers.len()] {
         let smaller: u32 = padded.iter().map(|&other| u32::from(other < number)).sum();
         numbers[smaller as usize] = number;

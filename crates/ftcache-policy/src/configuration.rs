@@ -7,8 +7,9 @@
 
 use crate::search::Search;
 use crate::{
-    Admission, Budget, ConfigurationError, Constraints, CpuLayers, Fetch, FetchRule, Fraction, Geometry, GeometryError,
-    LayerId, LayoutKey, Model, PoolId, Rates, Recommendation, Rounding, Split, Staging, StagingError, Strategy,
+    Admission, Budget, ConfigurationError, Constraints, CpuLayers, Fetch, FetchOrder, FetchRule, Fraction, Geometry,
+    GeometryError, LayerId, LayoutKey, Model, PoolId, Rates, Recommendation, Rounding, SMALL_ROW_BYTES, Split, Staging,
+    StagingError, Strategy,
 };
 
 /// Where prefill stages whole layers.
@@ -103,12 +104,16 @@ pub struct Settings {
     pub staging: StagingPlace,
     /// Stage a layer while the one before it computes, if two layers fit.
     pub overlap: bool,
+    /// Stage a bank whole if its rows are narrower than this; [`SMALL_ROW_BYTES`], if it is not said.
+    pub small_row_bytes: Option<u64>,
     /// Where steps are admitted.
     pub admission: Admission,
     /// How misses are computed.
     pub strategy: StrategyChoice,
     /// How many misses a hybrid step fetches; by the rates, carried, if it is not said.
     pub fetch: Option<FetchChoice>,
+    /// Which of the misses of a hybrid step are fetched first; by recency, if it is not said.
+    pub fetch_order: Option<FetchOrder>,
     /// What this machine was measured to do.
     pub rates: Option<Rates>,
     /// This device, as a profile of rates names it; needed to use one.
@@ -138,9 +143,11 @@ impl Settings {
             batch_sizes: Vec::new(),
             staging: StagingPlace::Borrowed,
             overlap: true,
+            small_row_bytes: None,
             admission: Admission::Host,
             strategy: StrategyChoice::Fixed(Strategy::Offload),
             fetch: None,
+            fetch_order: None,
             rates: None,
             device: None,
             cpu_code: CpuCode::Every,
@@ -400,6 +407,16 @@ impl Configuration {
         fetch_of(self.geometry.model().layer(layer), &self.settings)
     }
 
+    /// Which of the misses of a hybrid step are fetched first.
+    pub fn fetch_order(&self) -> FetchOrder {
+        self.settings.fetch_order.unwrap_or_default()
+    }
+
+    /// Banks with rows narrower than this are staged whole.
+    pub fn small_row_bytes(&self) -> u64 {
+        self.settings.small_row_bytes.unwrap_or(SMALL_ROW_BYTES)
+    }
+
     /// Everything to set aside on the device.
     pub fn set_aside(&self) -> &SetAside {
         &self.set_aside
@@ -544,6 +561,12 @@ fn choose_strategy(model: &Model, settings: &Settings, cached: &[LayerId]) -> Re
     };
     if let (Some(because), Some(_), StrategyChoice::Fixed(_)) = (because, &settings.fetch, settings.strategy) {
         return Err(ConfigurationError::Ignored { setting: "fetch", because });
+    }
+    if let (Some(because), Some(_), StrategyChoice::Fixed(_)) = (because, settings.fetch_order, settings.strategy) {
+        return Err(ConfigurationError::Ignored { setting: "fetch order", because });
+    }
+    if settings.staging == StagingPlace::Nowhere && settings.small_row_bytes.is_some() {
+        return Err(ConfigurationError::Ignored { setting: "small rows", because: "nothing is staged" });
     }
     if strategy == Strategy::Cpu && settings.admission == Admission::Device {
         let because = "nothing is admitted where the CPU computes every expert";

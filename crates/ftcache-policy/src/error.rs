@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::ops::Range;
 
-use crate::{BankId, Budget, LayerId, PoolId};
+use crate::{BankId, Budget, LayerId, PoolId, SlotId};
 
 /// A model or a geometry that cannot be had.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,7 +149,7 @@ impl fmt::Display for GeometryError {
                 write!(f, "top-{top_k} of {expert_count} experts: top_k must be from 1 to the expert count")
             }
             Self::TooManyExperts { layers, expert_count } => {
-                write!(f, "{layers} layers of {expert_count} experts: flat expert ids end at {}", u32::MAX - 1)
+                write!(f, "{layers} layers of {expert_count} experts: flat expert ids end at {}", SlotId::LIMIT - 1)
             }
             Self::TooManyBytes { bytes, most } => {
                 write!(f, "experts or slots of {bytes} bytes; at most {most} can be counted")

@@ -178,6 +178,25 @@ impl fmt::Display for FetchRule {
     }
 }
 
+/// Which of a step's misses are fetched first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum FetchOrder {
+    /// The most recently active first, ties to the lower id.
+    #[default]
+    Recency,
+    /// Ascending by id.
+    LowestId,
+}
+
+impl fmt::Display for FetchOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Recency => "recency",
+            Self::LowestId => "lowest id",
+        })
+    }
+}
+
 /// How many of a step's misses are fetched, and at most how many.
 ///
 /// A step is further bounded by the slots of its pool that it does not use.

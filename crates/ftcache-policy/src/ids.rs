@@ -87,9 +87,15 @@ impl SlotId {
     /// The answer to a route that is [`ExpertId::ABSENT`].
     pub const ABSENT: Self = Self(u32::MAX);
 
+    /// The answer to a route that the CPU computes: its expert is in no slot, and was not fetched.
+    pub const CPU: Self = Self(u32::MAX - 1);
+
+    /// Slots have lower numbers than this.
+    pub const LIMIT: u32 = u32::MAX - 15;
+
     /// Whether the answer is a slot at all.
     #[inline]
     pub const fn is_slot(self) -> bool {
-        self.0 != u32::MAX
+        self.0 < Self::LIMIT
     }
 }

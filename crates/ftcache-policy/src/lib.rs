@@ -49,7 +49,7 @@ mod split;
 mod staging;
 mod tables;
 
-pub use bit_set::{BitSet, sort_distinct};
+pub use bit_set::{BitSet, SORT_LANES, sort_distinct, sort_first};
 pub use budget::{Budget, Share, parse_budget, parse_bytes};
 pub use configuration::{
     Configuration, CpuCode, Declined, FetchChoice, Note, OtherModel, OverlapOff, Reserve, SetAside, Settings,
@@ -58,7 +58,7 @@ pub use configuration::{
 pub use configuration_error::{ConfigurationError, CpuLayersError, Enough, RankError, RatesError};
 pub use cpu_layers::CpuLayers;
 pub use error::{BytesError, GeometryError, ProfileError, StagingError};
-pub use fetch::{Carried, Fetch, FetchRule, Fraction, Rounding, Strategy};
+pub use fetch::{Carried, Fetch, FetchOrder, FetchRule, Fraction, Rounding, Strategy};
 pub use geometry::{Constraints, Geometry, Pool, PoolSlots, SlotRange, TagLimit, TailPad, place_pools};
 pub use ids::{BankId, ExpertId, FlatExpertId, LayerId, PoolId, SlotId};
 pub use layout::LayoutKey;
@@ -70,5 +70,5 @@ pub use recency::Recency;
 pub use report::Effective;
 pub use scope::{Scope, group_layers};
 pub use split::{PoolBounds, Split, split_equal, split_profile};
-pub use staging::{SlotRun, StageRange, Staging};
+pub use staging::{SMALL_ROW_BYTES, SlotRun, StageRange, Staging};
 pub use tables::{Admission, table_bytes};

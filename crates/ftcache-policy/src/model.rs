@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::{BankId, GeometryError, LayerId, LayoutKey};
+use crate::{BankId, GeometryError, LayerId, LayoutKey, SlotId};
 
 /// How the layers' quantisation is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,9 +47,9 @@ impl Model {
         if top_k == 0 || top_k > expert_count {
             return Err(GeometryError::TopK { top_k, expert_count });
         }
-        // The last flat id stays below `ExpertId::ABSENT`.
+        // As many slots could be asked for, and above their limit the numbers mean something else.
         let flat_count = layers.len() as u128 * u128::from(expert_count);
-        if flat_count >= u128::from(u32::MAX) {
+        if flat_count > u128::from(SlotId::LIMIT) {
             return Err(GeometryError::TooManyExperts { layers: layers.len(), expert_count });
         }
 

@@ -1,6 +1,6 @@
 //! How often each expert was used, as it was counted on some text: read and checked before anything is loaded.
 
-use crate::{LayerId, Model, ProfileError};
+use crate::{ExpertId, LayerId, Model, ProfileError};
 
 /// Uses of every expert, each layer's scaled to one.
 ///
@@ -74,6 +74,19 @@ impl Profile {
     /// If the profile has no such layer.
     pub fn shares(&self, layer: LayerId) -> &[f64] {
         &self.shares[layer.index() * self.expert_count..][..self.expert_count]
+    }
+
+    /// The most used experts of every layer, `count` of each, ties to the lower id: what to pin if routing goes on as it
+    /// was counted. Experts that were never used are left out.
+    pub fn hottest(&self, count: usize) -> Vec<(LayerId, ExpertId)> {
+        let mut hottest = Vec::new();
+        for layer in (0..self.layer_count()).map(LayerId::from_index) {
+            let shares = self.shares(layer);
+            let mut experts: Vec<usize> = (0..shares.len()).filter(|&expert| shares[expert] > 0.0).collect();
+            experts.sort_by(|&a, &b| shares[b].total_cmp(&shares[a]));
+            hottest.extend(experts.iter().take(count).map(|&expert| (layer, ExpertId::from_index(expert))));
+        }
+        hottest
     }
 
     /// Whether it has the layers and experts of a model.

@@ -4,6 +4,10 @@
 //! step costs what its slots cost. Slots of one stamp stand as they came: only when they have come to the head and a
 //! victim is wanted are they taken off and put in slot order, which is once per stamping at the most. Most never get
 //! there, because a later step stamps them again first.
+//!
+//! Stamp 1 is for slots that are to go first of all that are in use, whenever that is said of them: they are a set, and no
+//! place in the list has to be found. A pinned slot is passed over when its turn comes, once, and is in no order then until
+//! it is used again or unpinned: what is pinned costs nothing.
 
 use crate::bit_set::sort_distinct;
 use crate::{BitSet, SlotId};
@@ -63,19 +67,25 @@ impl<'a> Tail<'a> {
 
 /// The recency of one pool's slots.
 ///
-/// Each slot is in one of three places: `free` iff its stamp is 0, what is left of `oldest` iff its stamp is up to
-/// `oldest_stamp`, else the list.
+/// Each slot is in one of four places: `free` (or withheld) iff its stamp is 0, `cold` iff it is [`COLD`](Self::COLD),
+/// what is left of `oldest` iff its stamp is up to `oldest_stamp`, else the list. A pinned slot may be missing from
+/// `cold` and `oldest`.
 #[derive(Debug, Clone)]
 pub struct Recency {
     /// One for each slot, and the sentinel.
     nodes: Vec<Node>,
     free: BitSet,
+    /// Slots below this are free and not in `free`: they are not handed out.
+    withheld: u32,
+    /// Holds every unpinned slot stamped `COLD`. One with another stamp is gone.
+    cold: BitSet,
     /// The slots of the least stamps, ascending by stamp and slot. Those before `oldest_next` are gone, and so is one
-    /// whose stamp is now 0 or above `oldest_stamp`.
+    /// whose stamp is now up to `COLD` or above `oldest_stamp`.
     oldest: Vec<u32>,
     oldest_next: usize,
-    /// The highest stamp that has come to `oldest`: below every stamp in the list.
+    /// The highest stamp that has come to `oldest`: below every stamp in the list, and at least `COLD`.
     oldest_stamp: u64,
+    pinned: BitSet,
     /// Scratch for sorting, empty.
     order: BitSet,
 }
@@ -87,18 +97,52 @@ const NO_STEP: u64 = u64::MAX;
 const OLDEST_LEAST: usize = 64;
 
 impl Recency {
+    /// The stamp of slots that go right after the free ones.
+    pub const COLD: u64 = 1;
+
+    /// The last step that can be counted.
+    pub const LAST_STEP: u64 = NO_STEP - 1;
+
     /// `slot_count` free slots.
     pub fn new(slot_count: u32) -> Self {
         let mut nodes = vec![Node { stamp: 0, previous: 0, next: 0 }; slot_count as usize];
         nodes.push(Node { stamp: NO_STEP, previous: slot_count, next: slot_count });
+        let slots = slot_count as usize;
         Self {
             nodes,
-            free: BitSet::full(slot_count as usize),
-            oldest: Vec::with_capacity(slot_count as usize),
+            free: BitSet::full(slots),
+            withheld: 0,
+            cold: BitSet::new(slots),
+            oldest: Vec::with_capacity(slots),
             oldest_next: 0,
-            oldest_stamp: 0,
-            order: BitSet::new(slot_count as usize),
+            oldest_stamp: Self::COLD,
+            pinned: BitSet::new(slots),
+            order: BitSet::new(slots),
         }
+    }
+
+    /// `slot_count` slots, of which these are in use with these stamps, in any order; the others are free.
+    ///
+    /// # Panics
+    ///
+    /// If a slot is named twice or is not below `slot_count`, or a stamp is 0.
+    pub fn with_stamps(slot_count: u32, stamps: &[(SlotId, u64)]) -> Self {
+        let mut recency = Self::new(slot_count);
+        let mut used = stamps.to_vec();
+        used.sort_unstable_by_key(|&(slot, stamp)| (stamp, slot));
+        for (slot, stamp) in used {
+            assert!(stamp > 0, "slot {slot} is in use and has no stamp");
+            assert!(recency.free.remove(slot.index()), "slot {slot} is used twice");
+            if stamp == Self::COLD {
+                recency.nodes[slot.index()].stamp = stamp;
+                recency.cold.insert(slot.index());
+            } else {
+                let mut tail = Tail::new(&mut recency.nodes);
+                tail.append(slot.get(), stamp);
+                tail.close();
+            }
+        }
+        recency
     }
 
     /// Slots of the pool.
@@ -107,9 +151,27 @@ impl Recency {
         self.sentinel()
     }
 
-    /// Slots that hold no expert.
+    /// Slots that hold no expert, those that are withheld included.
     pub fn free_count(&self) -> usize {
-        self.free.len()
+        self.withheld as usize + self.free.len()
+    }
+
+    /// Slots below this one are not handed out.
+    #[inline]
+    pub fn withheld(&self) -> u32 {
+        self.withheld
+    }
+
+    /// Slots in use that are never victims.
+    #[inline]
+    pub fn pinned_count(&self) -> u32 {
+        self.pinned.len() as u32
+    }
+
+    /// Whether a slot is pinned.
+    #[inline]
+    pub fn is_pinned(&self, slot: SlotId) -> bool {
+        self.pinned.contains(slot.index())
     }
 
     /// Step that last used `slot`; 0 if it is free.
@@ -141,28 +203,134 @@ impl Recency {
         touched
     }
 
-    /// Takes the slots that go first, as many as there is room for, and stamps them with `step`. Writes each with the
-    /// stamp it had: free slots ascending (stamp 0), then those in use by stamp and slot. Returns how many were free.
+    /// Makes slots that are in use the next to go after the free ones.
+    pub fn cool(&mut self, slots: impl IntoIterator<Item = SlotId>) {
+        for slot in slots {
+            let Node { stamp, previous, next } = self.nodes[slot.index()];
+            debug_assert_ne!(stamp, 0, "slot {slot} is free");
+            if stamp > self.oldest_stamp {
+                join(&mut self.nodes, previous, next);
+            }
+            self.nodes[slot.index()].stamp = Self::COLD;
+            self.cold.insert(slot.index());
+        }
+    }
+
+    /// Takes the `count` slots that go first, stamps them with `step`, and hands each to `each` with the stamp it had:
+    /// free slots ascending (stamp 0), then those in use by stamp and slot. Returns how many were free. None is pinned
+    /// or withheld.
     ///
     /// # Panics
     ///
     /// If all slots that are not stamped with `step` are fewer: a step must be counted before it is admitted.
     #[inline]
-    pub fn take_victims(&mut self, victims: &mut [(SlotId, u64)], step: u64) -> usize {
+    pub fn take_victims(&mut self, count: usize, step: u64, mut each: impl FnMut(SlotId, u64)) -> usize {
+        let free_count = self.take_free(count, step, &mut each);
+        let mut left = count - free_count;
+        if left > 0 && !self.cold.is_empty() {
+            left -= self.take_cold(left, step, None, &mut each);
+        }
+        if left > 0 {
+            if self.pinned.is_empty() {
+                self.take_oldest(left, step, each);
+            } else {
+                self.take_oldest_sparing(left, step, None, each);
+            }
+        }
+        free_count
+    }
+
+    /// As [`take_victims`](Self::take_victims), but none of `spared`, which keep their places.
+    ///
+    /// # Panics
+    ///
+    /// As [`take_victims`](Self::take_victims).
+    pub fn take_victims_sparing(
+        &mut self,
+        count: usize,
+        step: u64,
+        spared: &BitSet,
+        mut each: impl FnMut(SlotId, u64),
+    ) -> usize {
+        let free_count = self.take_free(count, step, &mut each);
+        let mut left = count - free_count;
+        if left > 0 {
+            left -= self.take_cold(left, step, Some(spared), &mut each);
+        }
+        if left > 0 {
+            self.take_oldest_sparing(left, step, Some(spared), each);
+        }
+        free_count
+    }
+
+    #[inline]
+    fn take_free(&mut self, most: usize, step: u64, mut each: impl FnMut(SlotId, u64)) -> usize {
+        if self.free.is_empty() {
+            return 0;
+        }
+        if step == Self::COLD {
+            // The first step of all: its stamp is the one that has no place in the list.
+            return self.free.take_lowest(most, |slot| {
+                self.nodes[slot].stamp = step;
+                self.cold.insert(slot);
+                each(SlotId::from_index(slot), 0);
+            });
+        }
+        let mut tail = Tail::new(&mut self.nodes);
+        let taken = self.free.take_lowest(most, |slot| {
+            tail.append(slot as u32, step);
+            each(SlotId::from_index(slot), 0);
+        });
+        tail.close();
+        taken
+    }
+
+    #[inline(never)]
+    fn take_cold(
+        &mut self,
+        most: usize,
+        step: u64,
+        spared: Option<&BitSet>,
+        mut each: impl FnMut(SlotId, u64),
+    ) -> usize {
+        if step == Self::COLD {
+            return 0;
+        }
         let mut taken = 0;
-        if !self.free.is_empty() {
-            let mut tail = Tail::new(&mut self.nodes);
-            self.free.take_lowest(victims.len(), |slot| {
+        let mut tail = Tail::new(&mut self.nodes);
+        while taken < most && !self.cold.is_empty() {
+            self.cold.take_lowest(1, |slot| {
+                if tail.nodes[slot].stamp != Self::COLD || self.pinned.contains(slot) {
+                    return;
+                }
+                if spared.is_some_and(|spared| spared.contains(slot)) {
+                    self.order.insert(slot);
+                    return;
+                }
                 tail.append(slot as u32, step);
-                victims[taken] = (SlotId::from_index(slot), 0);
+                each(SlotId::from_index(slot), Self::COLD);
                 taken += 1;
             });
-            tail.close();
         }
-        let free_count = taken;
-        while taken < victims.len() {
+        tail.close();
+        let cold = &mut self.cold;
+        self.order.take_lowest(usize::MAX, |slot| {
+            cold.insert(slot);
+        });
+        taken
+    }
+
+    /// Whether a slot of `oldest` is no longer there: it is free, cold or has been used since.
+    #[inline]
+    fn is_gone(stamp: u64, oldest_stamp: u64) -> bool {
+        stamp.wrapping_sub(Self::COLD + 1) >= oldest_stamp - Self::COLD
+    }
+
+    #[inline]
+    fn take_oldest(&mut self, mut count: usize, step: u64, mut each: impl FnMut(SlotId, u64)) {
+        while count > 0 {
             if self.oldest_next == self.oldest.len() {
-                self.take_oldest_off(step);
+                self.take_oldest_off(0, step);
             }
             let oldest_stamp = self.oldest_stamp;
             let mut tail = Tail::new(&mut self.nodes);
@@ -171,21 +339,56 @@ impl Recency {
             for (&slot, passes) in left.iter().zip(1..) {
                 passed = passes;
                 let stamp = tail.nodes[slot as usize].stamp;
-                // Used again since it came up. None is free here, since the free ones went before.
-                if stamp > oldest_stamp {
+                if Self::is_gone(stamp, oldest_stamp) {
                     continue;
                 }
                 tail.append(slot, step);
-                victims[taken] = (SlotId::new(slot), stamp);
-                taken += 1;
-                if taken == victims.len() {
+                each(SlotId::new(slot), stamp);
+                count -= 1;
+                if count == 0 {
                     break;
                 }
             }
             self.oldest_next += passed;
             tail.close();
         }
-        free_count
+    }
+
+    /// As `take_oldest`, passing pinned slots over, which leave `oldest`, and spared ones, which stay.
+    #[inline(never)]
+    fn take_oldest_sparing(
+        &mut self,
+        mut count: usize,
+        step: u64,
+        spared: Option<&BitSet>,
+        mut each: impl FnMut(SlotId, u64),
+    ) {
+        // Those that stay are gathered at the front of what has been passed.
+        let mut kept = 0;
+        while count > 0 {
+            if self.oldest_next == self.oldest.len() {
+                self.take_oldest_off(kept, step);
+            }
+            let slot = self.oldest[self.oldest_next];
+            self.oldest_next += 1;
+            let stamp = self.nodes[slot as usize].stamp;
+            if Self::is_gone(stamp, self.oldest_stamp) || self.pinned.contains(slot as usize) {
+                continue;
+            }
+            if spared.is_some_and(|spared| spared.contains(slot as usize)) {
+                self.oldest[kept] = slot;
+                kept += 1;
+                continue;
+            }
+            let mut tail = Tail::new(&mut self.nodes);
+            tail.append(slot, step);
+            tail.close();
+            each(SlotId::new(slot), stamp);
+            count -= 1;
+        }
+        let first = self.oldest_next - kept;
+        self.oldest.copy_within(..kept, first);
+        self.oldest_next = first;
     }
 
     /// Makes a slot free; whether it was in use.
@@ -195,18 +398,62 @@ impl Recency {
     /// If there is no such slot.
     pub fn release(&mut self, slot: SlotId) -> bool {
         assert!(slot.get() < self.slot_count(), "slot {slot} of {}", self.slot_count());
-        if !self.free.insert(slot.index()) {
+        let Node { stamp, previous, next } = self.nodes[slot.index()];
+        if stamp == 0 {
             return false;
         }
-        let Node { stamp, previous, next } = self.nodes[slot.index()];
         if stamp > self.oldest_stamp {
             join(&mut self.nodes, previous, next);
         }
         self.nodes[slot.index()].stamp = 0;
+        self.pinned.remove(slot.index());
+        self.free.insert(slot.index());
         true
     }
 
-    /// Slots in use with their stamps, the next victim first: the order in which they would go.
+    /// Hands out no slot below `below`, all of which must be free, until another call.
+    ///
+    /// # Panics
+    ///
+    /// If one of them is in use, or there are fewer slots.
+    pub fn withhold(&mut self, below: u32) {
+        for slot in 0..self.withheld as usize {
+            self.free.insert(slot);
+        }
+        for slot in 0..below as usize {
+            assert!(self.free.remove(slot), "slot {slot} is in use and cannot be withheld");
+        }
+        self.withheld = below;
+    }
+
+    /// Makes a slot that is in use one that is never a victim, until it is released or unpinned.
+    pub fn pin(&mut self, slot: SlotId) {
+        debug_assert_ne!(self.stamp(slot), 0, "slot {slot} is free");
+        self.pinned.insert(slot.index());
+    }
+
+    /// Makes a slot a victim like others again, by the stamp that it has.
+    pub fn unpin(&mut self, slot: SlotId) {
+        if !self.pinned.remove(slot.index()) {
+            return;
+        }
+        let stamp = self.stamp(slot);
+        if stamp == Self::COLD {
+            self.cold.insert(slot.index());
+        } else if stamp <= self.oldest_stamp {
+            // Its turn may have come and gone while it was pinned.
+            let (nodes, oldest_stamp) = (&self.nodes, self.oldest_stamp);
+            self.oldest.drain(..self.oldest_next);
+            self.oldest_next = 0;
+            self.oldest.retain(|&left| !Self::is_gone(nodes[left as usize].stamp, oldest_stamp));
+            let key = |slot: u32| (nodes[slot as usize].stamp, slot);
+            if let Err(place) = self.oldest.binary_search_by_key(&key(slot.get()), |&left| key(left)) {
+                self.oldest.insert(place, slot.get());
+            }
+        }
+    }
+
+    /// Slots in use with their stamps, ascending by stamp and slot: the order in which they would go, but for pinned ones.
     pub fn victims(&self) -> Vec<(SlotId, u64)> {
         let used = |&(_, node): &(usize, &Node)| node.stamp != 0 && node.stamp != NO_STEP;
         let slots = self.nodes.iter().enumerate().filter(used);
@@ -240,18 +487,26 @@ impl Recency {
             stamp = node.stamp;
             at = next;
         }
-        let old = |stamp: u64| stamp != 0 && stamp <= self.oldest_stamp;
+        let old = |stamp: u64| !Self::is_gone(stamp, self.oldest_stamp);
         let left = self.oldest[self.oldest_next..].iter().map(|&slot| (self.nodes[slot as usize].stamp, slot));
         let left: Vec<(u64, u32)> = left.filter(|&(stamp, _)| old(stamp)).collect();
         if !left.is_sorted() || !self.order.is_empty() {
             return Err(format!("the oldest are {left:?}, with {} left in scratch", self.order.len()));
         }
         for (slot, node) in self.nodes[..self.slot_count() as usize].iter().enumerate() {
-            let in_oldest = left.contains(&(node.stamp, slot as u32));
-            let places = (self.free.contains(slot), in_oldest, in_list.contains(slot));
-            let right = (node.stamp == 0, old(node.stamp), node.stamp > self.oldest_stamp);
-            if places != right {
-                return Err(format!("slot {slot} with stamp {} is in (free, oldest, list) {places:?}", node.stamp));
+            let Node { stamp, .. } = *node;
+            let withheld = slot < self.withheld as usize;
+            let pinned = self.pinned.contains(slot);
+            // A pinned slot may have been passed over.
+            let in_cold = stamp == Self::COLD && (self.cold.contains(slot) || pinned);
+            let in_oldest = old(stamp) && (left.contains(&(stamp, slot as u32)) || pinned);
+            let places = (self.free.contains(slot), in_cold, in_oldest, in_list.contains(slot));
+            let right = (stamp == 0 && !withheld, stamp == Self::COLD, old(stamp), stamp > self.oldest_stamp);
+            if places != right || (pinned || withheld) && (stamp == 0) != withheld {
+                return Err(format!(
+                    "slot {slot} with stamp {stamp} is in (free, cold, oldest, list) {places:?}, pinned {pinned}, \
+                     withheld {withheld}"
+                ));
             }
         }
         Ok(())
@@ -262,16 +517,17 @@ impl Recency {
         (self.nodes.len() - 1) as u32
     }
 
-    /// Takes the slots of the least stamps off the list, some groups of one stamp, each put in slot order.
-    fn take_oldest_off(&mut self, step: u64) {
+    /// Takes the slots of the least stamps off the list, some groups of one stamp, each put in slot order, behind the
+    /// first `kept` of `oldest`.
+    fn take_oldest_off(&mut self, kept: usize, step: u64) {
         let sentinel = self.sentinel();
         let nodes = &mut self.nodes[..];
         let mut at = nodes[sentinel as usize].next;
         let mut stamp = nodes[at as usize].stamp;
         assert!(stamp < step, "every slot is in use by step {step}");
-        self.oldest.clear();
-        self.oldest_next = 0;
-        while self.oldest.len() < OLDEST_LEAST && stamp < step {
+        self.oldest.truncate(kept);
+        self.oldest_next = kept;
+        while self.oldest.len() < kept + OLDEST_LEAST && stamp < step {
             let first = self.oldest.len();
             // The sentinel's stamp is above every step, so both walks end there.
             while nodes[at as usize].stamp == stamp {

@@ -45,6 +45,7 @@ impl Configuration {
                 effective: on_or_off(self.staging().is_some_and(|staging| staging.buffer_count() == 2)),
                 reason: self.overlap_off().map(ToString::to_string),
             },
+            as_asked("small rows", format!("under {} bytes", self.small_row_bytes())),
             Effective {
                 setting: "strategy",
                 asked: match settings.strategy {
@@ -55,6 +56,7 @@ impl Configuration {
                 reason: settings.rates.is_some().then(|| self.recommended()),
             },
             self.fetch_in_effect(),
+            as_asked("fetch order", self.fetch_order().to_string()),
             self.cpu_layers_in_effect(),
             as_asked("resident layers", listed(&settings.resident_layers.iter().map(|l| l.get()).collect::<Vec<_>>())),
             as_asked("admission", settings.admission.to_string()),

@@ -7,6 +7,12 @@
 
 use crate::{BankId, Geometry, Pool, PoolId, PoolSlots, SlotId, SlotRange, StagingError};
 
+/// A bank whose rows are narrower than this ships a whole layer rather than the rows that miss: 256 KiB.
+///
+/// Below this, one small entry beside large ones made a batched copy block its caller on an H100 with CUDA 13.0, as the
+/// reference system measured; rows of 253 KB and more never did.
+pub const SMALL_ROW_BYTES: u64 = 256 * 1024;
+
 /// Neighbouring slots of one pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotRun {
@@ -185,6 +191,11 @@ impl Staging {
     /// If `buffer` is neither 0 nor 1.
     pub fn invalidates(&self, buffer: usize) -> &[SlotRun] {
         &self.invalidates[buffer]
+    }
+
+    /// Pools that the buffers were laid out for.
+    pub fn pool_count(&self) -> usize {
+        self.stable_from[0].len()
     }
 
     /// The first slot of a pool from which on none lies under a buffer that is in use; the pool's slot count if all do.

@@ -226,7 +226,7 @@ fn errors_name_the_thing_and_both_numbers() {
     the model has no mixture-of-experts layer
     top-9 of 8 experts: top_k must be from 1 to the expert count
     top-0 of 8 experts: top_k must be from 1 to the expert count
-    2 layers of 4294967295 experts: flat expert ids end at 4294967294
+    2 layers of 4294967295 experts: flat expert ids end at 4294967279
     experts or slots of 147573952589676412928 bytes; at most 4611686018427387903 can be counted
     layer 1 has no bytes in any bank
     layers 0 and 1 both have 8 bytes an expert and no quantisation tag; tag them, or declare one quantisation for all layers

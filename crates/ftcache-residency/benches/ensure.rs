@@ -7,6 +7,9 @@
 //! | half | half of the top-k stay, the others walk through the layer | every second |
 //! | cold | all walk through the layer, and LRU has let go of each before it comes again | all |
 //!
+//! Steady routes are also admitted by hybrid steps, which fetch half of their misses, and in the phases that leave hits
+//! unstamped.
+//!
 //! `cargo bench -p ftcache-residency`. `benches/peers` compares with other crates.
 
 #![forbid(unsafe_code)]
@@ -15,8 +18,8 @@ use std::env;
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use ftcache_policy::{ExpertId, LayerId, PoolId};
-use ftcache_residency::{Cache, Plan};
+use ftcache_policy::{ExpertId, Fetch, FetchOrder, FetchRule, Fraction, LayerId, PoolId};
+use ftcache_residency::{Cache, Misses, Phase, Plan, Step};
 use ftcache_testkit::generators::Decode;
 
 struct Model {
@@ -73,6 +76,18 @@ impl Temperature {
     }
 }
 
+/// How a step is admitted, beside its routes.
+fn admissions() -> [(&'static str, Step); 4] {
+    let step = Step::new(LayerId::new(0));
+    let half = Fetch { rule: FetchRule::Carry(Fraction::from_q16(1 << 15).expect("a half")), most: None };
+    [
+        ("lru", step),
+        ("hybrid", Step { misses: Misses::Hybrid { fetch: half, order: FetchOrder::Recency }, ..step }),
+        ("verify", Step { phase: Phase::Verify, ..step }),
+        ("prefill", Step { phase: Phase::Prefill, ..step }),
+    ]
+}
+
 fn main() {
     let mut criterion = Criterion::default().configure_from_args();
     let mut group = criterion.benchmark_group("ensure");
@@ -81,26 +96,26 @@ fn main() {
     let token_count = if timed { 512 } else { 2 };
     for model in &MODELS {
         for divisor in SLOT_DIVISORS {
-            for (word, temperature) in Temperature::ALL {
+            for (word, temperature, (strategy, step)) in cases() {
                 let slot_count = model.layer_count * model.expert_count / divisor;
                 let tokens = temperature.tokens(model, token_count);
                 let pool_of_layer = vec![Some(PoolId::new(0)); model.layer_count as usize];
                 let mut cache = Cache::with_pools(model.expert_count, &pool_of_layer, &[slot_count]).unwrap();
                 let mut plan = Plan::new();
-                tokens.iter().for_each(|token| run(&mut cache, token, &mut plan));
+                tokens.iter().for_each(|token| run(&mut cache, step, token, &mut plan));
                 cache.reset_stats();
-                tokens.iter().for_each(|token| run(&mut cache, token, &mut plan));
+                tokens.iter().for_each(|token| run(&mut cache, step, token, &mut plan));
 
                 let workload = format!("{}/slots={slot_count},k={},{word}", model.name, model.top_k);
                 let stats = cache.pool_stats(PoolId::new(0));
                 let percent = 100.0 * stats.misses as f64 / stats.distinct as f64;
-                let mebibytes = (stats.misses * model.row_bytes) as f64 / tokens.len() as f64 / f64::from(1 << 20);
-                println!("{workload}: {percent:.1} % missed, {mebibytes:.1} MiB to copy a token");
+                let mebibytes = (stats.fetched * model.row_bytes) as f64 / tokens.len() as f64 / f64::from(1 << 20);
+                println!("{strategy} {workload}: {percent:.1} % missed, {mebibytes:.1} MiB to copy a token");
 
                 group.throughput(Throughput::Elements(u64::from(model.layer_count * model.top_k)));
                 let mut endless = tokens.iter().cycle();
-                group.bench_function(BenchmarkId::new("lru", workload), |bencher| {
-                    bencher.iter(|| run(&mut cache, endless.next().expect("there are tokens"), &mut plan));
+                group.bench_function(BenchmarkId::new(strategy, workload), |bencher| {
+                    bencher.iter(|| run(&mut cache, step, endless.next().expect("there are tokens"), &mut plan));
                 });
             }
         }
@@ -109,10 +124,20 @@ fn main() {
     criterion.final_summary();
 }
 
+/// Every temperature of plain steps, and steady ones of every other kind.
+fn cases() -> impl Iterator<Item = (&'static str, Temperature, (&'static str, Step))> {
+    let [plain, others @ ..] = admissions();
+    let steady = others.map(|other| ("steady", Temperature::Steady, other));
+    Temperature::ALL.map(|(word, temperature)| (word, temperature, plain)).into_iter().chain(steady)
+}
+
 /// One token: a step of each layer.
-fn run(cache: &mut Cache, token: &[Vec<ExpertId>], plan: &mut Plan) {
+fn run(cache: &mut Cache, step: Step, token: &[Vec<ExpertId>], plan: &mut Plan) {
     for (layer, routes) in token.iter().enumerate() {
-        cache.ensure(LayerId::from_index(layer), routes, plan).expect("no step is wider than the pool").commit();
+        cache
+            .ensure(Step { layer: LayerId::from_index(layer), ..step }, routes, plan)
+            .expect("no step is wider than the pool")
+            .commit();
         black_box(&*plan);
     }
 }

@@ -1,31 +1,45 @@
 //! All pools: sends a layer to its pool and keeps what they share, the map, the step counter and the statistics.
 
-use ftcache_policy::{ExpertId, Geometry, LayerId, PoolId, Recency, SlotId};
+use ftcache_policy::{Carried, ExpertId, FlatExpertId, Geometry, LayerId, PoolId, Recency, SlotId};
 
-use crate::map::Map;
-use crate::pool::{Pool, Scratch};
-use crate::{EnsureError, Plan, PoolsError, Stats};
+use crate::answers::Answers;
+use crate::map::{Absence, Map};
+use crate::pin::Pins;
+use crate::pool::{Admission, Pool, Scratch, check_ids};
+use crate::prefill::Prefill;
+use crate::stats::Tally;
+use crate::verify::Verified;
+use crate::{EnsureError, Misses, Phase, Plan, PoolsError, Step};
 
 /// The residency of one model's experts.
 #[derive(Debug, Clone)]
 pub struct Cache {
     /// `None`: the layer holds no slots.
-    pool_of_layer: Vec<Option<PoolId>>,
-    pools: Vec<Pool>,
-    map: Map,
-    /// Steps admitted since the cache was made; one counter for all pools.
-    step: u64,
-    stats_of_layer: Vec<Stats>,
-    scratch: Scratch,
+    pub(crate) pool_of_layer: Vec<Option<PoolId>>,
+    pub(crate) pools: Vec<Pool>,
+    pub(crate) map: Map,
+    /// The last step; one counter for all pools.
+    pub(crate) step: u64,
+    /// `active[flat expert]`: the last hybrid step that routed to it; 0 for none.
+    pub(crate) active: Vec<u64>,
+    /// `carried[layer]`.
+    pub(crate) carried: Vec<Carried>,
+    pub(crate) tally: Tally,
+    pub(crate) answers: Answers,
+    /// `verified[layer]`; empty before the first verify step.
+    pub(crate) verified: Vec<Verified>,
+    pub(crate) pins: Pins,
+    /// Rebuilds that led to this cache.
+    pub(crate) generation: u64,
+    pub(crate) prefill: Prefill,
+    pub(crate) scratch: Scratch,
 }
 
 impl Cache {
     /// An empty cache with the pools of a geometry.
     pub fn new(geometry: &Geometry) -> Self {
-        let model = geometry.model();
-        let pool_of_layer: Vec<Option<PoolId>> = model.layer_ids().map(|layer| geometry.pool_of_layer(layer)).collect();
-        let slot_counts: Vec<u32> = geometry.pools().iter().map(|pool| pool.slot_count()).collect();
-        Self::with_pools(model.expert_count(), &pool_of_layer, &slot_counts)
+        let (pool_of_layer, slot_counts) = pools_of(geometry);
+        Self::with_pools(geometry.model().expert_count(), &pool_of_layer, &slot_counts)
             .expect("a geometry's pools are consistent, and no pool has more slots than experts")
     }
 
@@ -34,68 +48,96 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// A layer in a pool that does not exist; more experts or slots than 32 bits count.
+    /// A layer in a pool that does not exist; more experts or slots than ids count.
     pub fn with_pools(
         expert_count: u32,
         pool_of_layer: &[Option<PoolId>],
         slot_counts: &[u32],
     ) -> Result<Self, PoolsError> {
-        let experts = u64::from(expert_count) * pool_of_layer.len() as u64;
-        let slots: u64 = slot_counts.iter().map(|&count| u64::from(count)).sum();
-        if experts.max(slots) >= u64::from(u32::MAX) {
-            return Err(PoolsError::TooMany { experts, slots });
-        }
-        for (index, pool) in pool_of_layer.iter().enumerate() {
-            if let Some(pool) = pool.filter(|pool| pool.index() >= slot_counts.len()) {
-                let layer = LayerId::from_index(index);
-                return Err(PoolsError::UnknownPool { layer, pool, pool_count: slot_counts.len() });
-            }
-        }
-
-        let mut pools = Vec::with_capacity(slot_counts.len());
-        let mut first = 0;
-        for (index, &slot_count) in slot_counts.iter().enumerate() {
-            pools.push(Pool { id: PoolId::from_index(index), first, recency: Recency::new(slot_count) });
-            first += slot_count;
-        }
+        let layer_count = pool_of_layer.len();
+        let experts = u64::from(expert_count) * layer_count as u64;
+        let pools = make_pools(experts, pool_of_layer, slot_counts)?;
+        let slots: u32 = slot_counts.iter().sum();
         Ok(Self {
-            pools,
-            map: Map::new(pool_of_layer.len(), expert_count, slots as usize),
+            map: Map::new(layer_count, expert_count, slots as usize),
             step: 0,
-            stats_of_layer: vec![Stats::default(); pool_of_layer.len()],
-            scratch: Scratch::new(expert_count),
+            active: vec![0; experts as usize],
+            carried: vec![Carried::default(); layer_count],
+            tally: Tally::new(layer_count),
+            answers: Answers::default(),
+            verified: Vec::new(),
+            generation: 0,
+            pins: Pins::new(experts as usize, slot_counts.len()),
+            prefill: Prefill::default(),
+            scratch: Scratch::new(expert_count, slot_counts.iter().copied().max().unwrap_or(0)),
+            pools,
             pool_of_layer: pool_of_layer.to_vec(),
         })
     }
 
-    /// Makes room for steps of `route_count` routes, which then allocate nothing, given a plan with as much room.
+    /// Makes room for steps of `route_count` routes without tokens or drafts, which then allocate nothing, given a plan
+    /// with as much room.
     pub fn reserve(&mut self, route_count: usize) {
         self.scratch.widen(route_count);
     }
 
+    /// The same for steps with tokens, and for verify steps and their acceptance: every layer remembers one of each.
+    pub fn reserve_remembered(&mut self, route_count: usize) {
+        self.reserve(route_count);
+        let layer_count = self.layer_count();
+        self.answers.reserve(layer_count, route_count);
+        self.verified.resize_with(layer_count, Verified::default);
+        self.verified.iter_mut().for_each(|verified| verified.reserve(route_count));
+    }
+
     /// Makes every expert of `routes` resident and says what has to be copied first.
     ///
-    /// Any number of routes is one admission. Duplicate routes share one slot and one copy; a route that is
-    /// [`ExpertId::ABSENT`] takes none. A slot that this step uses is never its victim, so a plan never overwrites
-    /// what the same step reads. The cost is that of the routes, whatever the number of slots, and a step without a
-    /// miss allocates nothing once there was one as wide.
+    /// A layer alone stands for a decode step whose misses are all fetched; a [`Step`] says more. Any number of routes
+    /// is one admission. Duplicate routes share one slot and one copy; a route that is [`ExpertId::ABSENT`] takes none.
+    /// A slot that this step uses is never its victim, so a plan never overwrites what the same step reads. The cost is
+    /// that of the routes, whatever the number of slots, and a step allocates nothing once there was one as wide.
     ///
     /// The plan is open until its ticket is committed or aborted.
     ///
     /// # Errors
     ///
-    /// An unknown layer or expert, a layer without slots, or more distinct experts than the pool has slots; the cache is
-    /// then as it was.
+    /// An unknown layer or expert, a layer without slots, a token that stands for another step or whose answer no longer
+    /// holds, or, where all misses are fetched, more distinct experts than there are slots for them; the cache is then as
+    /// it was. The last step has been counted.
     pub fn ensure<'a>(
         &'a mut self,
-        layer: LayerId,
+        step: impl Into<Step>,
         routes: &[ExpertId],
         plan: &'a mut Plan,
     ) -> Result<Ticket<'a>, EnsureError> {
-        let pool = self.pool_of(layer)?;
-        self.pools[pool.index()].ensure(self.step + 1, layer, routes, &mut self.map, &mut self.scratch, plan)?;
+        let step = step.into();
+        let pool = self.pool_of(step.layer)?;
+        check_ids(step.layer, routes, self.expert_count())?;
+        if step.token.is_some() && self.answers.recall(&step, routes, &self.map, plan)? {
+            return Ok(Ticket { cache: self, plan, open: true });
+        }
+        let admission = Admission {
+            number: self.next_step()?,
+            step: &step,
+            routes,
+            active: &self.active[self.map.experts_of_layer(step.layer)],
+            carried: self.carried[step.layer.index()],
+        };
+        let admitted = self.pools[pool.index()].ensure(admission, &mut self.map, &mut self.scratch, plan);
+        if let Err(error) = admitted {
+            self.tally.count_refusal(&step, &error);
+            return Err(error);
+        }
         self.step += 1;
+        self.answers.forget(step.layer);
+        if step.phase == Phase::Verify && !step.continues && !self.verified.is_empty() {
+            self.verified[step.layer.index()].close();
+        }
         Ok(Ticket { cache: self, plan, open: true })
+    }
+
+    pub(crate) fn next_step(&self) -> Result<u64, EnsureError> {
+        if self.step < Recency::LAST_STEP { Ok(self.step + 1) } else { Err(EnsureError::LastStep { step: self.step }) }
     }
 
     /// Experts of a layer.
@@ -127,6 +169,7 @@ impl Cache {
     /// # Errors
     ///
     /// An unknown layer, or one that holds no slots.
+    #[inline]
     pub fn pool_of(&self, layer: LayerId) -> Result<PoolId, EnsureError> {
         let layer_count = self.layer_count();
         let pool = self.pool_of_layer.get(layer.index()).ok_or(EnsureError::UnknownLayer { layer, layer_count })?;
@@ -139,9 +182,35 @@ impl Cache {
     ///
     /// If the cache has no such layer or expert.
     pub fn slot_of(&self, layer: LayerId, expert: ExpertId) -> Option<SlotId> {
-        assert!(expert.get() < self.expert_count(), "expert {expert} of {}", self.expert_count());
-        let slot = self.map.slot_of(self.map.flat(layer, expert));
-        slot.is_slot().then_some(slot)
+        let place = self.map.place(self.flat(layer, expert));
+        place.is_slot().then_some(place.slot())
+    }
+
+    /// Why an expert is in no slot, or `None` if it is in one.
+    ///
+    /// # Panics
+    ///
+    /// If the cache has no such layer or expert.
+    pub fn absence(&self, layer: LayerId, expert: ExpertId) -> Option<Absence> {
+        self.map.place(self.flat(layer, expert)).absence()
+    }
+
+    /// The last hybrid step that used an expert; 0 for none.
+    ///
+    /// # Panics
+    ///
+    /// If the cache has no such layer or expert.
+    pub fn last_active(&self, layer: LayerId, expert: ExpertId) -> u64 {
+        self.active[self.flat(layer, expert).index()]
+    }
+
+    /// What the hybrid steps of a layer carry to its next.
+    ///
+    /// # Panics
+    ///
+    /// If the cache has no such layer.
+    pub fn carried(&self, layer: LayerId) -> Carried {
+        self.carried[layer.index()]
     }
 
     /// The layer and expert that a slot holds.
@@ -155,7 +224,7 @@ impl Cache {
         Some(self.map.layer_and_expert(expert))
     }
 
-    /// Step that last used a slot; 0 if it is free.
+    /// The stamp of a slot: the step that last used it, 1 if it is to go first of those in use, 0 if it is free.
     ///
     /// # Panics
     ///
@@ -165,8 +234,30 @@ impl Cache {
         self.pools[pool.index()].recency.stamp(slot)
     }
 
-    /// Steps admitted since the cache was made.
+    /// How many rebuilds led to this cache: what was handed out under another number is no longer true.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The layer and the expert that a flat id stands for.
+    ///
+    /// # Panics
+    ///
+    /// If the cache has no such expert.
+    pub fn layer_and_expert(&self, expert: FlatExpertId) -> (LayerId, ExpertId) {
+        assert!(expert.index() < self.active.len(), "expert {expert} of {}", self.active.len());
+        self.map.layer_and_expert(expert)
+    }
+
+    /// The last step; 0 before the first.
     pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// Counts on from `step`, for a residency that goes on where another was. Returns the last step, which is the
+    /// higher of `step` and what it was.
+    pub fn skip_to(&mut self, step: u64) -> u64 {
+        self.step = self.step.max(step.min(Recency::LAST_STEP));
         self.step
     }
 
@@ -177,7 +268,8 @@ impl Cache {
     /// If there is no such pool or slot.
     pub fn forget(&mut self, pool: PoolId, slot: SlotId) -> Option<(LayerId, ExpertId)> {
         let owner = self.expert_of(pool, slot);
-        self.pools[pool.index()].forget(slot, &mut self.map);
+        self.free(pool, slot, Absence::Freed);
+        self.answers.forget_all();
         owner
     }
 
@@ -191,43 +283,33 @@ impl Cache {
         let mut freed = 0;
         for expert in (0..self.expert_count()).map(ExpertId::new) {
             if let Some(slot) = self.slot_of(layer, expert) {
-                self.pools[pool.index()].forget(slot, &mut self.map);
+                self.free(pool, slot, Absence::Freed);
                 freed += 1;
             }
         }
+        self.answers.forget_all();
         Ok(freed)
     }
 
     /// Frees every slot. Statistics and the step counter go on.
     pub fn reset(&mut self) {
-        for pool in &mut self.pools {
-            for slot in (0..pool.recency.slot_count()).map(SlotId::new) {
-                pool.forget(slot, &mut self.map);
+        for pool in (0..self.pools.len()).map(PoolId::from_index) {
+            for slot in (0..self.slot_count(pool)).map(SlotId::new) {
+                self.free(pool, slot, Absence::Freed);
             }
         }
+        self.answers.forget_all();
     }
 
-    /// Statistics of one layer since the last [`reset_stats`](Self::reset_stats).
-    ///
-    /// # Panics
-    ///
-    /// If there is no such layer.
-    pub fn layer_stats(&self, layer: LayerId) -> Stats {
-        self.stats_of_layer[layer.index()]
+    /// Whether the slot was in use.
+    pub(crate) fn free(&mut self, pool: PoolId, slot: SlotId, why: Absence) -> bool {
+        self.pools[pool.index()].free(slot, &mut self.map, why).is_some()
     }
 
-    /// Statistics of one pool: the sum over its layers.
-    pub fn pool_stats(&self, pool: PoolId) -> Stats {
-        let mut sum = Stats::default();
-        for (stats, _) in self.stats_of_layer.iter().zip(&self.pool_of_layer).filter(|(_, of)| **of == Some(pool)) {
-            sum += *stats;
-        }
-        sum
-    }
-
-    /// Starts the statistics over; residency is not touched.
-    pub fn reset_stats(&mut self) {
-        self.stats_of_layer.fill(Stats::default());
+    pub(crate) fn flat(&self, layer: LayerId, expert: ExpertId) -> FlatExpertId {
+        assert!(layer.index() < self.layer_count(), "layer {layer} of {}", self.layer_count());
+        assert!(expert.get() < self.expert_count(), "expert {expert} of {}", self.expert_count());
+        self.map.flat(layer, expert)
     }
 
     /// Recomputes what must hold from the raw state; for tests.
@@ -241,19 +323,108 @@ impl Cache {
             pool.recency.check().map_err(|wrong| format!("pool {}: {wrong}", pool.id))?;
             for slot in (0..pool.recency.slot_count()).map(SlotId::new) {
                 let stamp = pool.recency.stamp(slot);
-                let owned = self.map.expert_of(pool.first, slot).is_some();
-                if stamp > self.step || owned != (stamp > 0) {
-                    return Err(format!("pool {} slot {slot}: stamp {stamp}, owned {owned}", pool.id));
+                let owner = self.map.expert_of(pool.first, slot);
+                let pinned = owner.is_some_and(|owner| self.pins.is_marked(owner));
+                if stamp > self.step || owner.is_some() != (stamp > 0) || pinned != pool.recency.is_pinned(slot) {
+                    return Err(format!(
+                        "pool {} slot {slot}: stamp {stamp} after step {}, owner {owner:?}, pinned {}",
+                        pool.id,
+                        self.step,
+                        pool.recency.is_pinned(slot)
+                    ));
                 }
             }
         }
-        Ok(())
+        if !self.scratch.is_clean() {
+            return Err("a step has left something in scratch".to_owned());
+        }
+        self.check_pins()?;
+        self.check_prefill()
     }
+
+    fn commit(&mut self, plan: &Plan) {
+        let layer = plan.layer();
+        if plan.is_repeat {
+            return;
+        }
+        self.tally.count(plan);
+        if let Misses::Hybrid { .. } = plan.step.misses {
+            self.carried[layer.index()] = plan.carried;
+            self.map.leave_to_cpu(layer, plan.cpu_experts().flatten());
+            if plan.phase() == Phase::Decode {
+                let active = &mut self.active[self.map.experts_of_layer(layer)];
+                for route in &plan.routes {
+                    // Absent ones are outside.
+                    if let Some(active) = active.get_mut(route.index()) {
+                        *active = plan.number;
+                    }
+                }
+            }
+        }
+        if !self.pins.is_empty() {
+            let recency = &mut self.pools[plan.pool.index()].recency;
+            for copy in plan.copies() {
+                if self.pins.is_marked(self.map.flat(layer, copy.row)) {
+                    recency.pin(copy.slot);
+                }
+            }
+        }
+        if plan.step.token.is_some() {
+            self.answers.keep(plan, self.pool_of_layer.len());
+        }
+        if plan.phase() == Phase::Verify {
+            self.verified.resize_with(self.pool_of_layer.len(), Verified::default);
+            self.verified[layer.index()].keep(plan);
+        }
+    }
+
+    fn abort(&mut self, plan: &Plan) {
+        if !plan.is_repeat {
+            let mut routing = self.map.routing(plan.layer());
+            plan.routes.iter().for_each(|&route| routing.unroute(route));
+        }
+        for copy in plan.copies() {
+            self.free(plan.pool, copy.slot, Absence::Freed);
+        }
+        self.answers.forget_all();
+    }
+}
+
+/// Pools of a geometry: the pool of each layer, and the slots of each pool.
+pub(crate) fn pools_of(geometry: &Geometry) -> (Vec<Option<PoolId>>, Vec<u32>) {
+    let pool_of_layer = geometry.model().layer_ids().map(|layer| geometry.pool_of_layer(layer)).collect();
+    (pool_of_layer, geometry.pools().iter().map(|pool| pool.slot_count()).collect())
+}
+
+/// Empty pools, one after another.
+pub(crate) fn make_pools(
+    experts: u64,
+    pool_of_layer: &[Option<PoolId>],
+    slot_counts: &[u32],
+) -> Result<Vec<Pool>, PoolsError> {
+    let slots: u64 = slot_counts.iter().map(|&count| u64::from(count)).sum();
+    if experts.max(slots) > u64::from(SlotId::LIMIT) {
+        return Err(PoolsError::TooMany { experts, slots });
+    }
+    for (index, pool) in pool_of_layer.iter().enumerate() {
+        if let Some(pool) = pool.filter(|pool| pool.index() >= slot_counts.len()) {
+            let layer = LayerId::from_index(index);
+            return Err(PoolsError::UnknownPool { layer, pool, pool_count: slot_counts.len() });
+        }
+    }
+    let mut pools = Vec::with_capacity(slot_counts.len());
+    let mut first = 0;
+    for (index, &slot_count) in slot_counts.iter().enumerate() {
+        pools.push(Pool { id: PoolId::from_index(index), first, recency: Recency::new(slot_count) });
+        first += slot_count;
+    }
+    Ok(pools)
 }
 
 /// An open plan. Committed, its rows lie in their slots; aborted or dropped, the slots it would have filled are free.
 ///
-/// While a ticket is open the cache is borrowed, so no other step can count on rows that may never arrive.
+/// While a ticket is open the cache is borrowed, so no other step can count on rows that may never arrive. One that is
+/// leaked is as if committed, but counted nowhere.
 #[derive(Debug)]
 #[must_use = "a ticket that is dropped aborts its plan"]
 pub struct Ticket<'a> {
@@ -271,21 +442,18 @@ impl Ticket<'_> {
     /// Ends the plan as carried out, and counts the step.
     pub fn commit(mut self) {
         self.open = false;
-        self.cache.stats_of_layer[self.plan.layer().index()].count(self.plan);
+        self.cache.commit(self.plan);
     }
 
-    /// Ends the plan as not carried out: every slot it would have filled is free. Old owners do not come back, since
-    /// their rows may be overwritten; the step is not counted.
+    /// Ends the plan as not carried out: every slot it would have filled is free, also if the plan is a repeat, whose rows
+    /// had arrived. Old owners do not come back, since their rows may be overwritten; the step is not counted.
     pub fn abort(self) {}
 }
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         if self.open {
-            let pool = &mut self.cache.pools[self.plan.pool().index()];
-            for copy in self.plan.copies() {
-                pool.forget(copy.slot, &mut self.cache.map);
-            }
+            self.cache.abort(self.plan);
         }
     }
 }

@@ -25,14 +25,37 @@
 
 #![forbid(unsafe_code)]
 
+mod answers;
 mod cache;
+mod digest;
 mod error;
+mod ids;
 mod map;
+mod parts;
+mod pin;
 mod plan;
 mod pool;
+mod prefill;
+mod rebuild;
+mod report;
+mod snapshot;
+mod stage_plan;
 mod stats;
+mod step;
+mod verify;
 
 pub use cache::{Cache, Ticket};
 pub use error::{EnsureError, PoolsError};
-pub use plan::{Copy, Plan, Victim};
+pub use ftcache_policy::FetchOrder;
+pub use ids::strided;
+pub use map::Absence;
+pub use parts::Parts;
+pub use pin::PinError;
+pub use plan::{Copy, Plan, Run, Victim, runs};
+pub use prefill::{ChunkReport, StageError, StageTicket};
+pub use rebuild::{Keep, Move};
+pub use report::{LayerRouting, MeanRouting};
+pub use snapshot::{BringBackTicket, Placement, Residents, SnapshotError};
+pub use stage_plan::{Gather, RowRun, StagePlan};
 pub use stats::Stats;
+pub use step::{Misses, Phase, Step};

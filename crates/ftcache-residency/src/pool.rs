@@ -1,39 +1,69 @@
 //! One slot range with its own recency: where a step's experts go.
 
-use ftcache_policy::{BitSet, ExpertId, FlatExpertId, LayerId, PoolId, Recency, SlotId, sort_distinct};
+use std::cmp::Reverse;
+use std::iter::Zip;
+use std::slice;
 
-use crate::map::Map;
-use crate::{Copy, EnsureError, Plan, Victim};
+use ftcache_policy::{
+    BitSet, Carried, ExpertId, FetchOrder, FlatExpertId, LayerId, PoolId, Recency, SORT_LANES, SlotId, sort_distinct,
+    sort_first,
+};
 
-/// `slot_of` of an expert that this step has seen to miss and not placed yet.
-const PENDING: SlotId = SlotId::new(SlotId::ABSENT.get() - 1);
+use crate::map::{Absence, Expert, Map, Placing, Routing};
+use crate::{Copy, EnsureError, Misses, Phase, Plan, Step, Victim};
 
 /// Buffers of an admission, shared by all pools. They keep their length; a step says how much of them it has filled.
 #[derive(Debug, Clone)]
 pub(crate) struct Scratch {
     /// Slots of hits, duplicates included; at least as long as the widest step.
     hits: Vec<SlotId>,
-    /// Distinct misses; as long.
+    /// Distinct misses; as long, and with the room that sorting asks for.
     misses: Vec<u32>,
-    /// The slots they take, with the stamps that those had; as long.
-    victims: Vec<(SlotId, u64)>,
     /// Empty.
-    experts: BitSet,
+    pub(crate) experts: BitSet,
+    /// Empty; for the slots of the widest pool.
+    slots: BitSet,
+    /// Of any length.
+    pub(crate) list: Vec<SlotId>,
 }
 
 impl Scratch {
-    pub(crate) fn new(expert_count: u32) -> Self {
+    pub(crate) fn new(expert_count: u32, widest_pool: u32) -> Self {
         let experts = BitSet::new(expert_count as usize);
-        Self { hits: Vec::new(), misses: Vec::new(), victims: Vec::new(), experts }
+        let slots = BitSet::new(widest_pool as usize);
+        Self { hits: Vec::new(), misses: Vec::new(), experts, slots, list: Vec::new() }
+    }
+
+    /// Steps of this many routes have room.
+    pub(crate) fn width(&self) -> usize {
+        self.hits.len()
+    }
+
+    /// Whether the sets are as empty as a step must find them.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.experts.is_empty() && self.slots.is_empty()
     }
 
     pub(crate) fn widen(&mut self, route_count: usize) {
         if self.hits.len() < route_count {
+            self.list.reserve(route_count.saturating_sub(self.list.len()));
             self.hits.resize(route_count, SlotId::ABSENT);
-            self.misses.resize(route_count, 0);
-            self.victims.resize(route_count, (SlotId::ABSENT, 0));
+            self.misses.resize(route_count.max(SORT_LANES), 0);
         }
     }
+}
+
+/// A step to be admitted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Admission<'a> {
+    /// Its number.
+    pub(crate) number: u64,
+    pub(crate) step: &'a Step,
+    pub(crate) routes: &'a [ExpertId],
+    /// For each expert of the layer, the last hybrid step that routed to it; 0 for none.
+    pub(crate) active: &'a [u64],
+    /// What the fetch rule has carried from the layer's steps before.
+    pub(crate) carried: Carried,
 }
 
 #[derive(Debug, Clone)]
@@ -45,84 +75,191 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Makes every expert of `routes` resident as of `step` and writes the plan.
+    /// Slots that steps may have, those that are pinned included.
+    pub(crate) fn open_count(&self) -> u32 {
+        self.recency.slot_count() - self.recency.withheld()
+    }
+
+    /// Makes every expert of the routes resident, or as many as a hybrid step is to fetch, writes the plan and counts the
+    /// routes.
     ///
-    /// Fails before anything has changed, the plan included.
+    /// The routes' ids are checked. Fails before anything has changed, the plan included.
     pub(crate) fn ensure(
         &mut self,
-        step: u64,
-        layer: LayerId,
-        routes: &[ExpertId],
+        admission: Admission<'_>,
         map: &mut Map,
         scratch: &mut Scratch,
         plan: &mut Plan,
     ) -> Result<(), EnsureError> {
-        check_ids(layer, routes, map.expert_count())?;
+        let Admission { number, step, routes, .. } = admission;
+        let is_plain = step.misses == Misses::Fetched;
         // A step of few routes fits whatever they are; only of a wider one the experts are told apart first.
-        if routes.len() > self.recency.slot_count() as usize {
-            self.check_width(layer, routes, &mut scratch.experts)?;
+        if is_plain && routes.len() > (self.open_count() - self.recency.pinned_count()) as usize {
+            self.check_width(step.layer, routes, map, &mut scratch.experts)?;
         }
 
-        plan.begin(step, layer, self.id, routes);
+        plan.begin(number, step, self.id, routes);
         scratch.widen(routes.len());
-        let Scratch { hits, misses, victims, experts } = scratch;
-        let parts = part(routes, map.slots_of_layer_mut(layer), hits, misses);
-        let misses = &mut misses[..parts.miss_count];
-        // Hits first: stamping them with this step is what keeps them from being chosen below.
-        let hit_count = self.recency.touch(&hits[..parts.hit_count], step);
-        plan.present_count = routes.len() - parts.absent_count;
-        plan.distinct_count = hit_count + misses.len();
-        if !misses.is_empty() {
-            sort_distinct(misses, experts);
-            let victims = &mut victims[..misses.len()];
-            self.place_misses(step, layer, map, misses, victims, plan);
-        }
-        let slot_of = map.slots_of_layer(layer);
-        if parts.absent_count == 0 {
-            plan.slots.extend(routes.iter().map(|route| slot_of[route.index()]));
+        let parts = part(routes, map.routing(step.layer), &mut scratch.hits, &mut scratch.misses);
+        plan.stats.routes = (routes.len() - parts.absent_count) as u64;
+        plan.stats.misses = parts.miss_count as u64;
+        plan.stats.hit_routes = parts.hit_count as u64;
+        if is_plain && step.phase == Phase::Decode {
+            let Scratch { hits, misses, experts, .. } = scratch;
+            // Hits first: stamping them with this step is what keeps them from being chosen below.
+            let hit_count = self.recency.touch(&hits[..parts.hit_count], number);
+            plan.stats.distinct = (hit_count + parts.miss_count) as u64;
+            if parts.miss_count > 0 {
+                sort_first(misses, parts.miss_count, experts);
+                let fetched = &misses[..parts.miss_count];
+                let mut placer = Placer::new(fetched, map.placing(step.layer, self.first), plan);
+                let free_count =
+                    self.recency.take_victims(fetched.len(), number, |slot, stamp| placer.put(slot, stamp));
+                let absences = placer.absences;
+                plan.stats.count_fetched(fetched.len(), free_count, &absences);
+            }
         } else {
-            // Ids are checked, so what is outside is absent.
-            plan.slots.extend(routes.iter().map(|route| slot_of.get(route.index()).copied().unwrap_or(SlotId::ABSENT)));
+            self.admit_sparing(admission, &parts, map, scratch, plan);
         }
+        answer(routes, map.layer(step.layer), parts.absent_count == 0 && plan.left_count() == 0, &mut plan.slots);
         Ok(())
     }
 
-    /// The i-th of the misses, which ascend, takes the i-th victim.
-    fn place_misses(
+    /// The rest of a step that does not stamp its hits, or does not fetch all its misses.
+    fn admit_sparing(
         &mut self,
-        step: u64,
-        layer: LayerId,
+        admission: Admission<'_>,
+        parts: &Parts,
         map: &mut Map,
-        misses: &[u32],
-        victims: &mut [(SlotId, u64)],
+        scratch: &mut Scratch,
         plan: &mut Plan,
     ) {
-        let free_count = self.recency.take_victims(victims, step);
-        plan.eviction_count = misses.len() - free_count;
-        let placed = || misses.iter().map(|&row| ExpertId::new(row)).zip(&*victims);
-        plan.copies.extend(placed().map(|(row, &(slot, _))| Copy { slot, row }));
-        let mut places = map.places(layer, self.first);
-        plan.victims
-            .extend(placed().map(|(row, &(slot, last_step))| Victim { expert: places.place(row, slot), last_step }));
+        let Step { layer, phase, misses: rule, .. } = *admission.step;
+        let Scratch { hits, misses, experts, slots, .. } = scratch;
+        let (hits, misses) = (&hits[..parts.hit_count], &mut misses[..parts.miss_count]);
+        let mut pinned_hits = 0;
+        for &slot in hits {
+            if slots.insert(slot.index()) {
+                pinned_hits += u32::from(self.recency.is_pinned(slot));
+            }
+        }
+        let hit_count = slots.len() as u32;
+        plan.stats.distinct = (slots.len() + misses.len()) as u64;
+        let fetched_count = match rule {
+            Misses::Fetched => {
+                sort_distinct(misses, experts);
+                misses.len()
+            }
+            Misses::Hybrid { fetch, order } => {
+                let unused = self.open_count() - hit_count - (self.recency.pinned_count() - pinned_hits);
+                plan.carried = admission.carried;
+                let count = fetch.fetched_count(misses.len() as u32, unused, &mut plan.carried) as usize;
+                match order {
+                    FetchOrder::LowestId => sort_distinct(misses, experts),
+                    FetchOrder::Recency if count > 0 => {
+                        misses.sort_unstable_by_key(|&row| (Reverse(admission.active[row as usize]), row));
+                    }
+                    FetchOrder::Recency => {}
+                }
+                count
+            }
+        };
+        let (fetched, left) = misses.split_at(fetched_count);
+        let mut placer = Placer::new(fetched, map.placing(layer, self.first), plan);
+        let number = admission.number;
+        let free_count =
+            (self.recency).take_victims_sparing(fetched.len(), number, slots, |slot, stamp| placer.put(slot, stamp));
+        left.iter().for_each(|&row| placer.leave(row));
+        let absences = placer.absences;
+        plan.stats.count_fetched(fetched.len(), free_count, &absences);
+        plan.sort_by_row();
+        slots.clear();
+        match phase {
+            Phase::Decode => {
+                self.recency.touch(hits, number);
+            }
+            Phase::Verify => {}
+            Phase::Prefill => self.recency.cool(plan.copies().iter().map(|copy| copy.slot)),
+        }
     }
 
-    fn check_width(&self, layer: LayerId, routes: &[ExpertId], experts: &mut BitSet) -> Result<(), EnsureError> {
+    /// Whether the distinct experts of a step fit into the slots that it may have.
+    pub(crate) fn check_width(
+        &self,
+        layer: LayerId,
+        routes: &[ExpertId],
+        map: &Map,
+        experts: &mut BitSet,
+    ) -> Result<(), EnsureError> {
+        let known = map.layer(layer);
+        let mut pinned = self.recency.pinned_count();
         for route in routes.iter().filter(|&&route| route != ExpertId::ABSENT) {
-            experts.insert(route.index());
+            let place = known[route.index()].place;
+            let is_pinned = place.is_slot() && self.recency.is_pinned(place.slot());
+            pinned -= u32::from(experts.insert(route.index()) && is_pinned);
         }
-        let (needed, given) = (experts.len(), self.recency.slot_count() as usize);
+        let needed = experts.len();
         experts.clear();
-        if needed > given {
-            return Err(EnsureError::StepTooWide { layer, pool: self.id, needed, given });
+        let (slot_count, withheld) = (self.recency.slot_count(), self.recency.withheld());
+        let given = slot_count - withheld - pinned;
+        if needed > given as usize {
+            return Err(EnsureError::StepTooWide { layer, pool: self.id, needed, given, slot_count, pinned, withheld });
         }
         Ok(())
     }
 
     /// Frees a slot. Returns the owner that lost it.
-    pub(crate) fn forget(&mut self, slot: SlotId, map: &mut Map) -> Option<FlatExpertId> {
+    pub(crate) fn free(&mut self, slot: SlotId, map: &mut Map, why: Absence) -> Option<FlatExpertId> {
         self.recency.release(slot);
-        map.vacate(self.first, slot)
+        map.vacate(self.first, slot, why)
     }
+}
+
+/// Puts rows into the slots that are taken for them, the i-th row into the i-th slot, and writes down copies and victims.
+struct Placer<'a> {
+    placing: Placing<'a>,
+    /// What is left to do. One iterator, with one end to look at.
+    left: Zip<Zip<slice::Iter<'a, u32>, slice::IterMut<'a, Copy>>, slice::IterMut<'a, Victim>>,
+    /// `absences[why]`: rows that were absent for that reason.
+    absences: [u64; 8],
+}
+
+impl<'a> Placer<'a> {
+    #[inline]
+    fn new(rows: &'a [u32], placing: Placing<'a>, plan: &'a mut Plan) -> Self {
+        let left = rows.iter().zip(&mut plan.copies[..rows.len()]).zip(&mut plan.victims[..rows.len()]);
+        Self { placing, left, absences: [0; 8] }
+    }
+
+    #[inline]
+    fn put(&mut self, slot: SlotId, last_step: u64) {
+        let ((&row, copy), victim) = self.left.next().expect("no more slots are taken than there are rows");
+        let row = ExpertId::new(row);
+        let (was, expert) = self.placing.put(row, slot);
+        self.absences[was.absence_index()] += 1;
+        *copy = Copy { slot, row };
+        *victim = Victim { expert, last_step };
+    }
+
+    /// Leaves a row to the CPU.
+    fn leave(&mut self, row: u32) {
+        self.absences[self.placing.leave(ExpertId::new(row)).absence_index()] += 1;
+    }
+}
+
+/// A slot for each route; `all` if every route has one.
+#[inline]
+fn answer(routes: &[ExpertId], experts: &[Expert], all: bool, slots: &mut Vec<SlotId>) {
+    if all {
+        slots.extend(routes.iter().map(|route| experts[route.index()].place.slot()));
+        return;
+    }
+    // Ids are checked, so what is outside is absent.
+    slots.extend(routes.iter().map(|route| match experts.get(route.index()) {
+        Some(Expert { place, .. }) if place.is_slot() => place.slot(),
+        Some(_) => SlotId::CPU,
+        None => SlotId::ABSENT,
+    }));
 }
 
 struct Parts {
@@ -131,32 +268,29 @@ struct Parts {
     absent_count: usize,
 }
 
-/// Parts the routes into slots of hits and distinct misses, and marks the misses' experts as pending.
+/// Parts the routes into slots of hits and distinct misses, marks the misses' experts as pending and counts the routes.
 ///
 /// Whether a route hits is a coin toss to the processor, so nothing here branches on it: each route is written to both
 /// buffers, and one of the counts moves on.
 #[inline]
-fn part(routes: &[ExpertId], slot_of: &mut [SlotId], hits: &mut [SlotId], misses: &mut [u32]) -> Parts {
+fn part(routes: &[ExpertId], mut routing: Routing<'_>, hits: &mut [SlotId], misses: &mut [u32]) -> Parts {
     let (hits, misses) = (&mut hits[..routes.len()], &mut misses[..routes.len()]);
     let mut parts = Parts { hit_count: 0, miss_count: 0, absent_count: 0 };
     for route in routes {
         // Ids are checked, so what is outside is absent.
-        let Some(place) = slot_of.get_mut(route.index()) else {
+        let Some(was) = routing.route(*route) else {
             parts.absent_count += 1;
             continue;
         };
-        let slot = *place;
-        let (hit, miss) = (slot.get() < PENDING.get(), slot == SlotId::ABSENT);
-        hits[parts.hit_count] = slot;
-        parts.hit_count += usize::from(hit);
+        hits[parts.hit_count] = was.slot();
+        parts.hit_count += usize::from(was.is_slot());
         misses[parts.miss_count] = route.get();
-        parts.miss_count += usize::from(miss);
-        *place = if miss { PENDING } else { slot };
+        parts.miss_count += usize::from(was.is_absent());
     }
     parts
 }
 
-fn check_ids(layer: LayerId, routes: &[ExpertId], expert_count: u32) -> Result<(), EnsureError> {
+pub(crate) fn check_ids(layer: LayerId, routes: &[ExpertId], expert_count: u32) -> Result<(), EnsureError> {
     // One comparison: the absent id, which is the highest, wraps to zero. And no way out of the loop, so that it is
     // done several routes at a time.
     let stray = |route: ExpertId| route.get().wrapping_add(1) > expert_count;

@@ -3,7 +3,7 @@
 use ftcache_policy::{
     Budget, Constraints, Cut, ExpertId, Geometry, LayerId, LayoutKey, Model, PoolId, Quantisation, RankView, SlotId,
 };
-use ftcache_residency::{Cache, EnsureError, Plan};
+use ftcache_residency::{Cache, EnsureError, Plan, Stats};
 use ftcache_testkit::Rng;
 
 fn ids(routes: &[u32]) -> Vec<ExpertId> {
@@ -22,12 +22,28 @@ fn step(cache: &mut Cache, layer: u32, routes: &[u32]) -> String {
     plan.to_string()
 }
 
+/// Refuses a step, which changes nothing; one that is too wide is counted as such.
 fn check_refused(cache: &mut Cache, layer: u32, routes: &[u32], error: EnsureError) {
-    let before = format!("{cache:?}");
-    let mut plan = Plan::new();
+    let (before, mut plan) = (cache.clone(), Plan::new());
     assert_eq!(cache.ensure(LayerId::new(layer), &ids(routes), &mut plan).unwrap_err(), error);
-    assert_eq!(format!("{cache:?}"), before);
+    for index in (0..cache.layer_count()).map(LayerId::from_index) {
+        let wide = matches!(error, EnsureError::StepTooWide { .. }) && index.get() == layer;
+        let stats = Stats { refused: before.layer_stats(index).refused + u64::from(wide), ..before.layer_stats(index) };
+        assert_eq!(cache.layer_stats(index), stats);
+    }
+    let without_stats = |cache: &Cache| {
+        let mut cache = cache.clone();
+        cache.reset_stats();
+        format!("{cache:?}")
+    };
+    assert_eq!(without_stats(cache), without_stats(&before));
     assert_eq!(format!("{plan:?}"), format!("{:?}", Plan::new()));
+}
+
+/// A step of layer 0 that is too wide for pool 0, of which nothing is pinned or withheld.
+fn too_wide(needed: usize, slot_count: u32) -> EnsureError {
+    let (layer, pool) = (LayerId::new(0), PoolId::new(0));
+    EnsureError::StepTooWide { layer, pool, needed, given: slot_count, slot_count, pinned: 0, withheld: 0 }
 }
 
 #[test]
@@ -117,8 +133,7 @@ fn a_step_of_no_routes_is_a_step() {
 fn a_step_as_wide_as_the_pool_fits_and_one_wider_changes_nothing() {
     let mut cache = one_pool(1, 8, 3);
     step(&mut cache, 0, &[0, 1, 2]);
-    let error = EnsureError::StepTooWide { layer: LayerId::new(0), pool: PoolId::new(0), needed: 4, given: 3 };
-    check_refused(&mut cache, 0, &[7, 0, 6, 5], error);
+    check_refused(&mut cache, 0, &[7, 0, 6, 5], too_wide(4, 3));
     // All slots are older than this step, so a full exchange fits.
     assert_eq!(
         step(&mut cache, 0, &[7, 6, 5]),
@@ -130,8 +145,7 @@ fn a_step_as_wide_as_the_pool_fits_and_one_wider_changes_nothing() {
 #[test]
 fn two_slots_refuse_three_experts() {
     let mut cache = one_pool(1, 3, 2);
-    let error = EnsureError::StepTooWide { layer: LayerId::new(0), pool: PoolId::new(0), needed: 3, given: 2 };
-    check_refused(&mut cache, 0, &[0, 1, 2], error);
+    check_refused(&mut cache, 0, &[0, 1, 2], too_wide(3, 2));
     assert_eq!(
         step(&mut cache, 0, &[1, 2]),
         "step 1 pool 0: routes [1, 2] -> slots [0, 1]; copy 1 -> slot 0; copy 2 -> slot 1"
@@ -342,7 +356,7 @@ fn errors_name_the_thing_and_both_numbers() {
         EnsureError::UnknownLayer { layer, layer_count: 3 },
         EnsureError::NoSlots { layer },
         EnsureError::UnknownExpert { layer, route: 5, expert: ExpertId::new(64), expert_count: 64 },
-        EnsureError::StepTooWide { layer, pool, needed: 33, given: 21 },
+        EnsureError::StepTooWide { layer, pool, needed: 33, given: 21, slot_count: 21, pinned: 0, withheld: 0 },
     ]
     .map(|error| error.to_string());
     insta::assert_snapshot!(texts.join("\n"), @"
@@ -358,6 +372,6 @@ fn errors_name_the_thing_and_both_numbers() {
     .map(|refused| refused.unwrap_err().to_string());
     insta::assert_snapshot!(texts.join("\n"), @"
     layer 1 is in pool 2 of 2 pools
-    8589934590 experts and 1 slots; ids count 4294967294 of each
+    8589934590 experts and 1 slots; ids count 4294967280 of each
     ");
 }

@@ -5,7 +5,7 @@
 use ftcache_policy::Geometry;
 use ftcache_residency::Plan;
 
-use crate::{ApplyError, Arenas, Banks, Device, DeviceError, Event, RowCopy, Stream, runs};
+use crate::{ApplyError, Arenas, Banks, Device, DeviceError, Event, RowCopy, Stream};
 
 /// The streams of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub unsafe fn apply(
         if row_bytes == 0 {
             continue;
         }
-        for run in runs(plan.copies()) {
+        for run in plan.runs() {
             let copy = RowCopy {
                 source: banks.rows(layer, bank, run.row.get()).expect("the layer's banks are attached"),
                 target: arenas.slots(geometry, plan.pool(), bank, run.slot).expect("the layer reads this bank"),

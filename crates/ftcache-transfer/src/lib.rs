@@ -22,7 +22,6 @@ mod device;
 mod error;
 mod host;
 mod loader;
-mod runs;
 
 pub use apply::{Fences, Streams, apply};
 pub use arena::Arenas;
@@ -31,4 +30,3 @@ pub use device::{Device, DeviceSpan, Event, HostSpan, Memory, RowCopy, Stream};
 pub use error::{ApplyError, AttachError, BankError, DeviceError};
 pub use host::HostDevice;
 pub use loader::Loader;
-pub use runs::{Run, runs};

@@ -166,6 +166,26 @@ impl<D: Device> Cache<D> {
         self.residency.reset();
     }
 
+    /// Pins experts: once in a slot, they are never victims. Every pool keeps as many slots for others as the requests of
+    /// the geometry can ask for at once, so that every step goes on being admitted. See [`residency::Cache::pin`].
+    ///
+    /// # Errors
+    ///
+    /// An unknown layer or expert, a layer without slots, or a pool with too few slots left. Nothing is pinned then.
+    pub fn pin(&mut self, experts: &[(LayerId, ExpertId)]) -> Result<(), Error> {
+        let widest = self.geometry().pools().iter().map(|pool| pool.bounds().min_slots).max().unwrap_or(0);
+        Ok(self.residency.pin(experts, widest)?)
+    }
+
+    /// Makes experts victims like others again. Ones that are not pinned stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// An unknown layer or expert.
+    pub fn unpin(&mut self, experts: &[(LayerId, ExpertId)]) -> Result<(), Error> {
+        Ok(self.residency.unpin(experts)?)
+    }
+
     pub(crate) fn check_pool(&self, pool: PoolId) -> Result<&Pool, Error> {
         let pools = self.geometry().pools();
         pools.get(pool.index()).ok_or(Error::UnknownPool { pool, pool_count: pools.len() })

@@ -1,7 +1,7 @@
 //! What a call on the cache can refuse.
 
 use ftcache_policy::{BankId, LayerId, PoolId, SlotId};
-use ftcache_residency::EnsureError;
+use ftcache_residency::{EnsureError, PinError};
 use ftcache_transfer::{ApplyError, AttachError, BankError, DeviceError};
 use thiserror::Error;
 
@@ -12,26 +12,9 @@ pub enum Error {
     /// The step cannot be admitted.
     #[error(transparent)]
     Ensure(#[from] EnsureError),
-    /// A route is neither an expert nor the value that stands for an absent one.
-    #[error("layer {layer}: route {route} is {id}, which is no expert of 0..{expert_count}")]
-    UnknownId {
-        /// The layer.
-        layer: LayerId,
-        /// Index of the route.
-        route: usize,
-        /// What it is.
-        id: i64,
-        /// Experts of the layer.
-        expert_count: u32,
-    },
-    /// The value that stands for an absent route is an expert's.
-    #[error("the id of an absent route is {id}, an expert of 0..{expert_count}")]
-    AbsentId {
-        /// The value.
-        id: i64,
-        /// Experts of a layer.
-        expert_count: u32,
-    },
+    /// Experts cannot be pinned.
+    #[error(transparent)]
+    Pin(#[from] PinError),
     /// Rows on the host cannot serve a bank, or are not attached.
     #[error(transparent)]
     Bank(#[from] BankError),

@@ -42,7 +42,8 @@ pub use ftcache_policy::{
     BankId, Budget, BytesError, Constraints, ExpertId, FlatExpertId, Geometry, GeometryError, LayerId, LayoutKey,
     Model, Pool, PoolBounds, PoolId, Quantisation, Scope, SlotId, SlotRange, TailPad, parse_bytes,
 };
-pub use ftcache_residency::{Copy, EnsureError, Plan, Victim};
+pub use ftcache_residency as residency;
+pub use ftcache_residency::{Copy, EnsureError, FetchOrder, Misses, Phase, PinError, Plan, Run, Step, Victim};
 pub use ftcache_transfer::{
     ApplyError, BankError, Device, DeviceError, DeviceSpan, Event, HostDevice, HostRows, HostSpan, Memory, RowCopy,
     Stream, Streams,

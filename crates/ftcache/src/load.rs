@@ -2,6 +2,7 @@
 
 use ftcache_policy::{ExpertId, LayerId, SlotId};
 use ftcache_residency as residency;
+use ftcache_residency::Step;
 use ftcache_transfer::{Device, Stream, Streams};
 
 use crate::{Cache, Error};
@@ -14,12 +15,16 @@ impl<D: Device> Cache<D> {
     /// # Errors
     ///
     /// As [`load_on`](Self::load_on).
-    pub fn load(&mut self, layer: LayerId, routes: &[ExpertId]) -> Result<&[SlotId], Error> {
-        self.load_on(Streams::one(Stream::DEFAULT), layer, routes)
+    pub fn load(&mut self, step: impl Into<Step>, routes: &[ExpertId]) -> Result<&[SlotId], Error> {
+        self.load_on(Streams::one(Stream::DEFAULT), step, routes)
     }
 
     /// Makes the experts of a step resident. Returns a slot for each route, in route order, local to the layer's pool;
-    /// [`SlotId::ABSENT`] for a route that is [`ExpertId::ABSENT`].
+    /// [`SlotId::ABSENT`] for a route that is [`ExpertId::ABSENT`], and in a hybrid step [`SlotId::CPU`] for one to an
+    /// expert that is not fetched.
+    ///
+    /// A layer alone stands for a decode step whose misses are all fetched. A step that is asked for again under its
+    /// token enqueues nothing: its rows are on their way.
     ///
     /// Nothing is waited for: copies are enqueued on the copy stream, behind what the compute stream was given before,
     /// and what the compute stream is given afterwards comes behind the copies. A step without a miss enqueues nothing,
@@ -29,12 +34,18 @@ impl<D: Device> Cache<D> {
     ///
     /// # Errors
     ///
-    /// An unknown layer, expert or stream, more distinct experts than the pool has slots, or a layer that is not attached:
-    /// the cache is as it was. A copy that the device refused: the slots of this step's misses are free, and the step may
+    /// An unknown layer, expert or stream, more distinct experts than there are slots for, a token that stands for another
+    /// step, or a layer that is not attached: the cache is as it was. A copy that the device refused: the slots of this step's misses are free, and the step may
     /// be tried again.
-    pub fn load_on(&mut self, streams: Streams, layer: LayerId, routes: &[ExpertId]) -> Result<&[SlotId], Error> {
-        self.check_step(streams, layer)?;
-        self.load_checked(streams, layer, routes)?;
+    pub fn load_on(
+        &mut self,
+        streams: Streams,
+        step: impl Into<Step>,
+        routes: &[ExpertId],
+    ) -> Result<&[SlotId], Error> {
+        let step = step.into();
+        self.check_step(streams, step.layer)?;
+        self.load_checked(streams, step, routes)?;
         Ok(self.plan.slots())
     }
 
@@ -45,12 +56,16 @@ impl<D: Device> Cache<D> {
         Ok(self.device().check_stream(streams.copy)?)
     }
 
-    fn load_checked(&mut self, streams: Streams, layer: LayerId, routes: &[ExpertId]) -> Result<(), Error> {
-        let ticket = self.residency.ensure(layer, routes, &mut self.plan)?;
+    fn load_checked(&mut self, streams: Streams, step: Step, routes: &[ExpertId]) -> Result<(), Error> {
+        let ticket = self.residency.ensure(step, routes, &mut self.plan)?;
+        if ticket.plan().is_repeat() {
+            ticket.commit();
+            return Ok(());
+        }
         match self.loader.apply(streams, ticket.plan()) {
             Ok(bytes) => {
                 ticket.commit();
-                self.bytes_of_layer[layer.index()] += bytes;
+                self.bytes_of_layer[step.layer.index()] += bytes;
                 Ok(())
             }
             Err(error) => {
@@ -71,45 +86,30 @@ impl<D: Device> Cache<D> {
     pub fn load_ids(
         &mut self,
         streams: Streams,
-        layer: LayerId,
+        step: impl Into<Step>,
         ids: impl IntoIterator<Item = i64>,
         absent: Option<i64>,
     ) -> Result<&[SlotId], Error> {
-        self.check_step(streams, layer)?;
-        let expert_count = self.geometry().model().expert_count();
-        if let Some(id) = absent.filter(|id| (0..i64::from(expert_count)).contains(id)) {
-            return Err(Error::AbsentId { id, expert_count });
-        }
+        let step = step.into();
+        self.check_step(streams, step.layer)?;
         let mut routes = std::mem::take(&mut self.routes);
-        let read = read_ids(&mut routes, layer, expert_count, ids, absent);
-        let loaded = read.and_then(|()| self.load_checked(streams, layer, &routes));
+        let read = self.residency.read_ids(step.layer, ids, absent, &mut routes).map_err(Error::from);
+        let loaded = read.and_then(|()| self.load_checked(streams, step, &routes));
         self.routes = routes;
         loaded.map(|()| self.plan.slots())
+    }
+
+    /// Ends a verify step once it is known which drafts were accepted; see [`residency::Cache::accept`].
+    ///
+    /// # Errors
+    ///
+    /// As those of [`residency::Cache::accept`].
+    pub fn accept(&mut self, layer: LayerId, accepted: &[ExpertId]) -> Result<(), Error> {
+        Ok(self.residency.accept(layer, accepted)?)
     }
 
     /// What the last step decided.
     pub fn plan(&self) -> &residency::Plan {
         &self.plan
     }
-}
-
-fn read_ids(
-    routes: &mut Vec<ExpertId>,
-    layer: LayerId,
-    expert_count: u32,
-    ids: impl IntoIterator<Item = i64>,
-    absent: Option<i64>,
-) -> Result<(), Error> {
-    routes.clear();
-    for (route, id) in ids.into_iter().enumerate() {
-        if Some(id) == absent {
-            routes.push(ExpertId::ABSENT);
-            continue;
-        }
-        match u32::try_from(id) {
-            Ok(expert) if expert < expert_count => routes.push(ExpertId::new(expert)),
-            _ => return Err(Error::UnknownId { layer, route, id, expert_count }),
-        }
-    }
-    Ok(())
 }

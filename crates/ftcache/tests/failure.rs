@@ -191,7 +191,8 @@ fn a_bad_id_is_named_with_its_value_and_position_and_changes_nothing() {
             let what = format!("id {id} at {position}");
             let error =
                 refused(&mut world, &what, |world| world.cache.load_ids(ONE, LayerId::new(0), ids, None).unwrap_err());
-            let wanted = Error::UnknownId { layer: LayerId::new(0), route: position, id, expert_count: 10 };
+            let wanted =
+                Error::Ensure(EnsureError::UnknownId { layer: LayerId::new(0), route: position, id, expert_count: 10 });
             assert_eq!(error, wanted);
         }
     }
@@ -199,7 +200,10 @@ fn a_bad_id_is_named_with_its_value_and_position_and_changes_nothing() {
     let error = refused(&mut world, "absent", |world| {
         world.cache.load_ids(ONE, LayerId::new(0), [-1, -2], Some(-1)).unwrap_err()
     });
-    assert_eq!(error, Error::UnknownId { layer: LayerId::new(0), route: 1, id: -2, expert_count: 10 });
+    assert_eq!(
+        error,
+        Error::Ensure(EnsureError::UnknownId { layer: LayerId::new(0), route: 1, id: -2, expert_count: 10 })
+    );
     assert_eq!(error.to_string(), "layer 0: route 1 is -2, which is no expert of 0..10");
     world.cache.load_ids(ONE, LayerId::new(0), [5, 1, -1], Some(-1)).expect("a good step after all of them");
 }
@@ -235,7 +239,9 @@ fn a_step_wider_than_its_pool_names_both_numbers_and_changes_nothing() {
         let routes: Vec<u32> = (0..width).chain(0..width).collect();
         let error = refused(&mut world, "wide", |world| world.load_one(0, &routes).unwrap_err());
         let (layer, pool, needed, given) = (LayerId::new(0), PoolId::new(0), width as usize, 16);
-        assert_eq!(error, Error::Ensure(EnsureError::StepTooWide { layer, pool, needed, given }));
+        let too_wide =
+            EnsureError::StepTooWide { layer, pool, needed, given, slot_count: given, pinned: 0, withheld: 0 };
+        assert_eq!(error, Error::Ensure(too_wide));
         assert_eq!(error.to_string(), format!("layer 0 routes to {width} distinct experts; pool 0 has 16 slots"));
     }
     assert_eq!(world.load_one(0, &[127, 3, 1]).unwrap(), [2, 1, 0], "residents still hit");

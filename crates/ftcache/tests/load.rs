@@ -3,7 +3,7 @@
 
 mod support;
 
-use ftcache::{BankId, Budget, Constraints, Error, ExpertId, HostDevice, LayerId, PoolId, Scope, SlotId};
+use ftcache::{BankId, Budget, Constraints, EnsureError, Error, ExpertId, HostDevice, LayerId, PoolId, Scope, SlotId};
 use ftcache::{LayoutKey, Model, Quantisation, Stream, Streams, TailPad};
 use ftcache_testkit::Rng;
 use ftcache_testkit::generators::{Decode, skewed_routes};
@@ -300,7 +300,7 @@ fn an_absent_value_is_no_expert() {
     for id in [0, 3, 7] {
         // Else a configuration of zeros would leave expert 0 out for ever, without a word.
         let error = world.cache.load_ids(ONE, LayerId::new(0), [3, 0, 3], Some(id)).unwrap_err();
-        assert_eq!(error, Error::AbsentId { id, expert_count: 8 });
+        assert_eq!(error, Error::Ensure(EnsureError::AbsentId { id, expert_count: 8 }));
         assert_eq!(error.to_string(), format!("the id of an absent route is {id}, an expert of 0..8"));
     }
     for absent in [i64::MIN, i64::MAX, i64::from(u32::MAX), 8, -1] {

@@ -130,7 +130,14 @@ fn a_setting_without_effect_is_refused() {
     let slots = Budget::Slots(16);
     for strategy in [Strategy::Offload, Strategy::Cpu] {
         assert_eq!(ignored(Settings { fetch: said_all(), ..fixed(strategy, slots) }), "fetch");
+        let fetch_order = Some(FetchOrder::Recency);
+        assert_eq!(ignored(Settings { fetch_order, ..fixed(strategy, slots) }), "fetch order");
     }
+    let nowhere = Settings { staging: StagingPlace::Nowhere, small_row_bytes: Some(1), ..settings(slots) };
+    assert_eq!(ignored(nowhere), "small rows");
+    let small = new(toy(), Settings { small_row_bytes: Some(1), ..settings(slots) });
+    assert_eq!((small.small_row_bytes(), small.fetch_order()), (1, FetchOrder::Recency));
+    assert_eq!(new(toy(), settings(slots)).small_row_bytes(), 256 << 10);
     assert_eq!(ignored(Settings { cpu_layers: CpuLayers::Count(1), ..cpu(slots) }), "cpu layers");
     let mut only_staging = settings(slots);
     only_staging.constraints.staging_only = true;

@@ -270,7 +270,13 @@ impl World {
             let slot = |slot| (residency.expert_of(pool_id, slot), residency.stamp(pool_id, slot));
             slots.extend((0..pool.slot_count()).map(SlotId::new).map(slot));
         }
-        let stats = geometry.model().layer_ids().map(|layer| self.cache.layer_stats(layer).unwrap()).collect();
+        // A refused step is counted, as refused and nowhere else.
+        let stats_of = |layer| {
+            let mut stats = self.cache.layer_stats(layer).unwrap();
+            stats.residency.refused = 0;
+            stats
+        };
+        let stats = geometry.model().layer_ids().map(stats_of).collect();
         Summary { step: residency.step(), slots, stats, enqueued: self.device.get().enqueued }
     }
 }

@@ -1,0 +1,125 @@
+//! A step wider than its pool, parted by experts: each part fits, and each expert is fetched once.
+
+use ftcache_policy::{ExpertId, FlatExpertId, LayerId};
+
+use crate::pool::check_ids;
+use crate::{Cache, EnsureError, Step};
+
+/// The parts of a step. Its buffers are used again by the next.
+#[derive(Debug, Clone)]
+pub struct Parts {
+    step: Step,
+    /// `routes[part * route_count..]`: the step's routes, those of other parts absent.
+    routes: Vec<ExpertId>,
+    route_count: usize,
+    part_count: usize,
+    /// `part_of[expert]`, plus one; 0 if the step does not route to it.
+    part_of: Vec<u32>,
+}
+
+impl Default for Parts {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Parts {
+    /// No parts yet.
+    pub fn new() -> Self {
+        let step = Step::new(LayerId::new(0));
+        Self { step, routes: Vec::new(), route_count: 0, part_count: 0, part_of: Vec::new() }
+    }
+
+    /// How many parts there are: one if the step fits, none if it has no routes that are present.
+    pub fn len(&self) -> usize {
+        self.part_count
+    }
+
+    /// Whether there is nothing to admit.
+    pub fn is_empty(&self) -> bool {
+        self.part_count == 0
+    }
+
+    /// Each part's step and its routes, as many as the whole step's and in their order; routes of other parts are absent.
+    /// All parts but the first continue.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (Step, &[ExpertId])> + '_ {
+        (0..self.part_count).map(|part| {
+            let routes = &self.routes[part * self.route_count..(part + 1) * self.route_count];
+            (Step { continues: part > 0, ..self.step }, routes)
+        })
+    }
+}
+
+impl Cache {
+    /// Parts a step by experts, so that each part fits the pool: what is resident first, then misses ascending. The parts
+    /// are to be admitted one after another, each once the kernels of the one before are enqueued. Together they fetch
+    /// what misses now, each once, and statistics count one step. The rule of a hybrid step is asked in every part.
+    ///
+    /// Nothing is admitted here. The parts hold as long as nothing else is.
+    ///
+    /// # Errors
+    ///
+    /// An unknown layer or expert, a layer without slots, or a step that no parting makes fit, since all slots are pinned
+    /// or under staging buffers.
+    pub fn partition(
+        &mut self,
+        step: impl Into<Step>,
+        routes: &[ExpertId],
+        parts: &mut Parts,
+    ) -> Result<(), EnsureError> {
+        parts.step = step.into();
+        parts.part_count = 0;
+        let layer = parts.step.layer;
+        let pool = self.pool_of(layer)?;
+        check_ids(layer, routes, self.expert_count())?;
+        let recency = &self.pools[pool.index()].recency;
+        let (slot_count, withheld) = (recency.slot_count(), recency.withheld());
+        let experts = self.map.layer(layer);
+
+        parts.part_of.clear();
+        parts.part_of.resize(experts.len(), 0);
+        // What is resident is in the first part; it takes no slot from those of other layers that are pinned.
+        let (mut distinct, mut hit_count, mut pinned) = (0, 0, recency.pinned_count());
+        for route in routes.iter().filter(|&&route| route != ExpertId::ABSENT) {
+            distinct += usize::from(self.scratch.experts.insert(route.index()));
+            let place = experts[route.index()].place;
+            if place.is_slot() && parts.part_of[route.index()] == 0 {
+                parts.part_of[route.index()] = 1;
+                hit_count += 1;
+                pinned -= u32::from(recency.is_pinned(place.slot()));
+            }
+        }
+        let mut room = slot_count - withheld - pinned - hit_count;
+        // Pinned experts that a part fetches stay in their slots through the later ones.
+        let mut pinned = recency.pinned_count();
+        let mut part = 1;
+        let mut fits = true;
+        let (part_of, pins) = (&mut parts.part_of, &self.pins);
+        let first = self.map.experts_of_layer(layer).start;
+        self.scratch.experts.take_lowest(usize::MAX, |expert| {
+            if part_of[expert] != 0 || !fits {
+                return;
+            }
+            if room == 0 {
+                (part, room) = (part + 1, slot_count - withheld - pinned);
+                fits = room > 0;
+            }
+            part_of[expert] = part;
+            room = room.saturating_sub(1);
+            pinned += u32::from(pins.is_marked(FlatExpertId::from_index(first + expert)));
+        });
+        if !fits {
+            return self.pools[pool.index()].check_width(layer, routes, &self.map, &mut self.scratch.experts);
+        }
+        parts.route_count = routes.len();
+        parts.part_count = if distinct == 0 { 0 } else { part as usize };
+        parts.routes.clear();
+        for part in 1..=parts.part_count as u32 {
+            parts.routes.extend(routes.iter().map(|&route| match parts.part_of.get(route.index()) {
+                Some(&of) if of == part => route,
+                _ => ExpertId::ABSENT,
+            }));
+        }
+        Ok(())
+    }
+}
