@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use ftcache::policy::{
-    Admission, BankId, Budget, Configuration, Constraints, CpuCode, CpuLayers, Cut, Fetch, FetchChoice, FetchRule,
-    Fraction, LayerId, Model, OtherModel, RankView, Reserve, Rounding, Settings, Split, StagingPlace, Strategy,
-    StrategyChoice, TagLimit, TailPad, parse_budget, parse_bytes,
+    Admission, BankId, Budget, Configuration, Constraints, CpuCode, CpuLayers, Cut, Fetch, FetchChoice, FetchOrder,
+    FetchRule, Fraction, LayerId, Model, OtherModel, RankView, Reserve, Rounding, Settings, Split, StagingPlace,
+    Strategy, StrategyChoice, TagLimit, TailPad, parse_budget, parse_bytes,
 };
 use ftcache_model::MoeModel;
 use ftcache_model::measured::{read_profile, read_rates};
@@ -86,6 +86,9 @@ pub(crate) struct Arguments {
     /// The most misses of a hybrid step to fetch
     #[arg(long, value_name = "N", requires = "fetch", help_heading = "Decode")]
     fetch_most: Option<u32>,
+    /// Which misses of a hybrid step to fetch first [default: recency]
+    #[arg(long, value_enum, help_heading = "Decode")]
+    fetch_order: Option<FetchOrderArgument>,
     /// A JSON file of measured rates
     #[arg(long, value_name = "FILE", requires = "device", help_heading = "Decode")]
     rates: Option<PathBuf>,
@@ -108,6 +111,9 @@ pub(crate) struct Arguments {
     /// Stage one layer after another
     #[arg(long, help_heading = "Prefill")]
     no_overlap: bool,
+    /// Stage a bank whole if its rows are narrower than this [default: 256KiB]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, help_heading = "Prefill")]
+    small_rows: Option<u64>,
 
     /// This rank of so many: 0/4
     #[arg(long, value_name = "RANK/RANKS", value_parser = parse_rank, help_heading = "Ranks")]
@@ -143,6 +149,14 @@ enum StrategyArgument {
     Cpu,
     /// As the rates recommend
     Measured,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum FetchOrderArgument {
+    /// The most recently active first
+    Recency,
+    /// The lowest id first
+    LowestId,
 }
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
@@ -399,6 +413,11 @@ fn settings(arguments: &Arguments, blocks: &[u32]) -> Result<Settings, Failure> 
         }
         FetchArgument::By(rounding, None) => FetchChoice::Measured { rounding, most },
     });
+    settings.fetch_order = arguments.fetch_order.map(|order| match order {
+        FetchOrderArgument::Recency => FetchOrder::Recency,
+        FetchOrderArgument::LowestId => FetchOrder::LowestId,
+    });
+    settings.small_row_bytes = arguments.small_rows;
     settings.device = arguments.device.clone();
     if !arguments.cpu_code.is_empty() {
         settings.cpu_code = CpuCode::Tags(arguments.cpu_code.iter().map(|tag| tag.clone().into()).collect());

@@ -156,6 +156,8 @@ impl Replay {
         let layers: Vec<Stats> =
             layer_ids.map(|layer| self.cache.layer_stats(layer).expect("a layer of the model")).collect();
         let seconds = self.load_time.as_secs_f64();
+        let routing = |layer: usize| self.cache.residency().layer_routing(LayerId::from_index(layer));
+        let mean = self.cache.residency().mean_routing();
         if arguments.json {
             let value = |stats: &Stats| {
                 json!({
@@ -164,6 +166,8 @@ impl Replay {
                     "distinct": stats.residency.distinct,
                     "hits": stats.residency.hits(),
                     "misses": stats.residency.misses,
+                    "cold_misses": stats.residency.cold_misses,
+                    "capacity_misses": stats.residency.capacity_misses,
                     "evictions": stats.residency.evictions,
                     "hit_rate": stats.residency.hit_rate(),
                     "bytes": stats.bytes,
@@ -177,8 +181,29 @@ impl Replay {
             whole["checked_rows"] = json!(self.checked_rows);
             whole["checked_slots"] = json!(checked_slots);
             whole["load_seconds"] = json!(seconds);
+            whole["routing"] = json!(mean.map(|mean| {
+                json!({
+                    "working_set": mean.working_set,
+                    "experts_for_90_percent": mean.experts_for_90_percent,
+                    "entropy": mean.entropy,
+                    "oracle_hit_rate": mean.oracle_hit_rate,
+                })
+            }));
             if arguments.per_layer {
-                whole["layers"] = layers.iter().map(value).collect();
+                let layer = |(layer, stats): (usize, &Stats)| {
+                    let mut value = value(stats);
+                    value["routing"] = json!(routing(layer).map(|routing| {
+                        json!({
+                            "working_set": routing.working_set,
+                            "experts_for_90_percent": routing.experts_for_90_percent,
+                            "entropy": routing.entropy,
+                            "slots": routing.slots,
+                            "oracle_hit_rate": routing.oracle_hit_rate,
+                        })
+                    }));
+                    value
+                };
+                whole["layers"] = layers.iter().enumerate().map(layer).collect();
             }
             return writeln!(out, "{whole:#}");
         }
@@ -203,12 +228,32 @@ impl Replay {
         )?;
         if arguments.per_layer {
             writeln!(out)?;
-            let mut table = Table::new(["layer", "steps", "distinct", "misses", "hit rate", "bytes moved"]);
+            let mut table = Table::new([
+                "layer",
+                "steps",
+                "distinct",
+                "misses",
+                "hit rate",
+                "oracle",
+                "experts",
+                "for 90 %",
+                "entropy",
+                "bytes moved",
+            ]);
             for (layer, stats) in layers.iter().enumerate() {
                 let counted = stats.residency;
                 let cells = [counted.steps, counted.distinct, counted.misses].map(grouped);
-                let rate = [percent(counted.hit_rate()), grouped(stats.bytes)];
-                table.row([layer.to_string()].into_iter().chain(cells).chain(rate));
+                let routing = routing(layer);
+                let number = |number: Option<u32>| number.map_or("-".to_owned(), |number| number.to_string());
+                let rest = [
+                    percent(counted.hit_rate()),
+                    percent(routing.map(|routing| routing.oracle_hit_rate)),
+                    number(routing.map(|routing| routing.working_set)),
+                    number(routing.map(|routing| routing.experts_for_90_percent)),
+                    routing.map_or("-".to_owned(), |routing| format!("{:.3}", routing.entropy)),
+                    grouped(stats.bytes),
+                ];
+                table.row([layer.to_string()].into_iter().chain(cells).chain(rest));
             }
             write!(out, "{table}")?;
             writeln!(out)?;
@@ -221,6 +266,22 @@ impl Replay {
             grouped(stats.residency.misses),
             grouped(stats.residency.steps)
         )?;
+        writeln!(
+            out,
+            "of the misses {} were first uses and {} had lost their slots to others",
+            grouped(stats.residency.cold_misses),
+            grouped(stats.residency.capacity_misses)
+        )?;
+        if let Some(mean) = mean {
+            writeln!(
+                out,
+                "a layer used {:.1} experts, {:.1} for 90 % of its routes, entropy {:.3}; its most used, fixed, would hit {}",
+                mean.working_set,
+                mean.experts_for_90_percent,
+                mean.entropy,
+                percent(Some(mean.oracle_hit_rate))
+            )?;
+        }
         writeln!(
             out,
             "checked {} rows as they were used and {} slots at the end: every byte right",

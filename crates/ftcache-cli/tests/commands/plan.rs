@@ -22,8 +22,10 @@ fn a_mixed_quant_model_gets_988_and_202_slots() {
     batch sizes      none                    none
     staging          borrowed                borrowed
     overlap          on                      off                     two whole layers need 3221226496 bytes of bank 0 to be staged; its arena has 3019113472
+    small rows       under 262144 bytes      under 262144 bytes
     strategy         offload                 offload
     fetch            not said                every miss              strategy offload fetches all
+    fetch order      recency                 recency
     cpu layers       none                    none
     resident layers  none                    none
     admission        host                    host
@@ -174,8 +176,10 @@ fn a_whole_configuration_is_planned() {
     batch sizes      1,8,16,32,64            1,8,16                            the smallest pool serves 19 requests at once
     staging          dedicated               dedicated
     overlap          on                      off                               with two whole layers, the pools need at least 4594736592 bytes; 3221180487 are given
+    small rows       under 262144 bytes      under 262144 bytes
     strategy         measured                hybrid                            recommended: for block 1 offload, the CPU has no code for it; for block 3 hybrid, by rates measured alone
     fetch            not said                carry at 1.0000; carry at 0.2189
+    fetch order      recency                 recency
     cpu layers       2                       blocks 2, 47                      taken from both ends
     resident layers  none                    none
     admission        device                  device
@@ -363,6 +367,11 @@ fn a_plan_as_json() {
           "effective": "every miss",
           "reason": "strategy offload fetches all"
         },
+        "fetch_order": {
+          "asked": "recency",
+          "effective": "recency",
+          "reason": null
+        },
         "overlap": {
           "asked": "on",
           "effective": "on",
@@ -391,6 +400,11 @@ fn a_plan_as_json() {
         "slot_pad": {
           "asked": "0 bytes",
           "effective": "0 bytes",
+          "reason": null
+        },
+        "small_rows": {
+          "asked": "under 262144 bytes",
+          "effective": "under 262144 bytes",
           "reason": null
         },
         "split": {

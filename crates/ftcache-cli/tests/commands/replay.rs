@@ -13,13 +13,15 @@ fn a_trace_is_replayed_and_every_slot_checked() {
     synthetic: 256 tokens, 4 layers of 16 experts, top-2
     20 slots in 1 pool for 64 experts, 4,112 bytes each
 
-    layer  steps  distinct  misses  hit rate  bytes moved
-    0        256       512     142   72.27 %      583,904
-    1        256       512     124   75.78 %      509,888
-    2        256       512     134   73.83 %      551,008
-    3        256       512     127   75.20 %      522,224
+    layer  steps  distinct  misses  hit rate   oracle  experts  for 90 %  entropy  bytes moved
+    0        256       512     142   72.27 %  57.62 %       16        12    0.921      583,904
+    1        256       512     124   75.78 %  61.13 %       16        12    0.872      509,888
+    2        256       512     134   73.83 %  57.42 %       16        12    0.927      551,008
+    3        256       512     127   75.20 %  66.41 %       16        11    0.887      522,224
 
     hit rate 74.27 %: 1,521 hits and 527 misses in 1,024 steps
+    of the misses 64 were first uses and 463 had lost their slots to others
+    a layer used 16.0 experts, 11.8 for 90 % of its routes, entropy 0.902; its most used, fixed, would hit 60.64 %
     checked 4,136 rows as they were used and 20 slots at the end: every byte right
     moved 2.07 MiB (2,167,024 bytes)
     ");
@@ -34,6 +36,10 @@ fn replay_of_a_trained_model_in_both_scopes() {
         let json: serde_json::Value = serde_json::from_str(&done(&arguments)).unwrap();
         assert_eq!((json["steps"].as_u64(), json["distinct"].as_u64()), (Some(8 * 18_688), Some(6 * 8 * 18_688)));
         assert_eq!(json["checked_rows"], 2 * (6 * 8 * 18_688 + 128));
+        assert_eq!(
+            json["misses"].as_u64(),
+            json["cold_misses"].as_u64().zip(json["capacity_misses"].as_u64()).map(|(cold, capacity)| cold + capacity)
+        );
         assert_eq!(json["bytes"].as_u64(), json["misses"].as_u64().map(|misses| misses * (7 + 16)));
         json["misses"].as_u64().unwrap()
     };
