@@ -133,7 +133,8 @@ impl Carried {
 }
 
 impl FetchRule {
-    /// How many of `miss_count` misses to fetch, before any cap. Only [`Carry`](Self::Carry) reads and changes `carried`.
+    /// How many of `miss_count` misses to fetch, before any cap. Only [`Carry`](Self::Carry) reads and changes
+    /// `carried`.
     ///
     /// ```
     /// use ftcache_policy::{Carried, FetchRule, Fraction};

@@ -76,8 +76,8 @@ impl Profile {
         &self.shares[layer.index() * self.expert_count..][..self.expert_count]
     }
 
-    /// The most used experts of every layer, `count` of each, ties to the lower id: what to pin if routing goes on as it
-    /// was counted. Experts that were never used are left out.
+    /// The most used experts of every layer, `count` of each, ties to the lower id: what to pin if routing goes on as
+    /// it was counted. Experts that were never used are left out.
     pub fn hottest(&self, count: usize) -> Vec<(LayerId, ExpertId)> {
         let mut hottest = Vec::new();
         for layer in (0..self.layer_count()).map(LayerId::from_index) {

@@ -5,11 +5,11 @@
 //! victim is wanted are they taken off and put in slot order, which is once per stamping at the most. Most never get
 //! there, because a later step stamps them again first.
 //!
-//! Stamp 1 is for slots that are to go first of all that are in use, whenever that is said of them: they are a set, and no
-//! place in the list has to be found. A pinned slot is passed over when its turn comes, once, and is in no order then until
-//! it is used again or unpinned: what is pinned costs nothing.
+//! Stamp 1 is for slots that are to go first of all that are in use, whenever that is said of them: they are a set,
+//! and no place in the list has to be found. A pinned slot is passed over when its turn comes, once, and is in no
+//! order then until it is used again or unpinned: what is pinned costs nothing.
 
-use crate::bit_set::sort_distinct;
+use crate::bit_set::{SORT_LANES, sort_first};
 use crate::{BitSet, SlotId};
 
 /// A place in the list. The sentinel, one past the last slot, closes the ring.
@@ -79,10 +79,11 @@ pub struct Recency {
     withheld: u32,
     /// Holds every unpinned slot stamped `COLD`. One with another stamp is gone.
     cold: BitSet,
-    /// The slots of the least stamps, ascending by stamp and slot. Those before `oldest_next` are gone, and so is one
-    /// whose stamp is now up to `COLD` or above `oldest_stamp`.
+    /// The slots of the least stamps, ascending by stamp and slot, then room, so that sorting has what it asks for.
+    /// Those before `oldest_next` are gone, and so is one whose stamp is now up to `COLD` or above `oldest_stamp`.
     oldest: Vec<u32>,
     oldest_next: usize,
+    oldest_end: usize,
     /// The highest stamp that has come to `oldest`: below every stamp in the list, and at least `COLD`.
     oldest_stamp: u64,
     pinned: BitSet,
@@ -113,8 +114,9 @@ impl Recency {
             free: BitSet::full(slots),
             withheld: 0,
             cold: BitSet::new(slots),
-            oldest: Vec::with_capacity(slots),
+            oldest: vec![0; slots + SORT_LANES],
             oldest_next: 0,
+            oldest_end: 0,
             oldest_stamp: Self::COLD,
             pinned: BitSet::new(slots),
             order: BitSet::new(slots),
@@ -329,12 +331,12 @@ impl Recency {
     #[inline]
     fn take_oldest(&mut self, mut count: usize, step: u64, mut each: impl FnMut(SlotId, u64)) {
         while count > 0 {
-            if self.oldest_next == self.oldest.len() {
+            if self.oldest_next == self.oldest_end {
                 self.take_oldest_off(0, step);
             }
             let oldest_stamp = self.oldest_stamp;
             let mut tail = Tail::new(&mut self.nodes);
-            let left = &self.oldest[self.oldest_next..];
+            let left = &self.oldest[self.oldest_next..self.oldest_end];
             let mut passed = 0;
             for (&slot, passes) in left.iter().zip(1..) {
                 passed = passes;
@@ -366,7 +368,7 @@ impl Recency {
         // Those that stay are gathered at the front of what has been passed.
         let mut kept = 0;
         while count > 0 {
-            if self.oldest_next == self.oldest.len() {
+            if self.oldest_next == self.oldest_end {
                 self.take_oldest_off(kept, step);
             }
             let slot = self.oldest[self.oldest_next];
@@ -443,17 +445,19 @@ impl Recency {
         } else if stamp <= self.oldest_stamp {
             // Its turn may have come and gone while it was pinned.
             let (nodes, oldest_stamp) = (&self.nodes, self.oldest_stamp);
-            self.oldest.drain(..self.oldest_next);
-            self.oldest_next = 0;
-            self.oldest.retain(|&left| !Self::is_gone(nodes[left as usize].stamp, oldest_stamp));
             let key = |slot: u32| (nodes[slot as usize].stamp, slot);
-            if let Err(place) = self.oldest.binary_search_by_key(&key(slot.get()), |&left| key(left)) {
-                self.oldest.insert(place, slot.get());
+            let mut left: Vec<u32> = self.oldest[self.oldest_next..self.oldest_end].to_vec();
+            left.retain(|&slot| !Self::is_gone(nodes[slot as usize].stamp, oldest_stamp));
+            if let Err(place) = left.binary_search_by_key(&key(slot.get()), |&slot| key(slot)) {
+                left.insert(place, slot.get());
             }
+            self.oldest[..left.len()].copy_from_slice(&left);
+            (self.oldest_next, self.oldest_end) = (0, left.len());
         }
     }
 
-    /// Slots in use with their stamps, ascending by stamp and slot: the order in which they would go, but for pinned ones.
+    /// Slots in use with their stamps, ascending by stamp and slot: the order in which they would go, but for pinned
+    /// ones.
     pub fn victims(&self) -> Vec<(SlotId, u64)> {
         let used = |&(_, node): &(usize, &Node)| node.stamp != 0 && node.stamp != NO_STEP;
         let slots = self.nodes.iter().enumerate().filter(used);
@@ -488,7 +492,8 @@ impl Recency {
             at = next;
         }
         let old = |stamp: u64| !Self::is_gone(stamp, self.oldest_stamp);
-        let left = self.oldest[self.oldest_next..].iter().map(|&slot| (self.nodes[slot as usize].stamp, slot));
+        let left =
+            self.oldest[self.oldest_next..self.oldest_end].iter().map(|&slot| (self.nodes[slot as usize].stamp, slot));
         let left: Vec<(u64, u32)> = left.filter(|&(stamp, _)| old(stamp)).collect();
         if !left.is_sorted() || !self.order.is_empty() {
             return Err(format!("the oldest are {left:?}, with {} left in scratch", self.order.len()));
@@ -525,19 +530,21 @@ impl Recency {
         let mut at = nodes[sentinel as usize].next;
         let mut stamp = nodes[at as usize].stamp;
         assert!(stamp < step, "every slot is in use by step {step}");
-        self.oldest.truncate(kept);
+        let mut end = kept;
         self.oldest_next = kept;
-        while self.oldest.len() < kept + OLDEST_LEAST && stamp < step {
-            let first = self.oldest.len();
+        while end < kept + OLDEST_LEAST && stamp < step {
+            let first = end;
             // The sentinel's stamp is above every step, so both walks end there.
             while nodes[at as usize].stamp == stamp {
-                self.oldest.push(at);
+                self.oldest[end] = at;
+                end += 1;
                 at = nodes[at as usize].next;
             }
-            sort_distinct(&mut self.oldest[first..], &mut self.order);
+            sort_first(&mut self.oldest[first..], end - first, &mut self.order);
             self.oldest_stamp = stamp;
             stamp = nodes[at as usize].stamp;
         }
+        self.oldest_end = end;
         join(nodes, sentinel, at);
     }
 }

@@ -1,5 +1,5 @@
-//! Where prefill stages a whole layer: two buffers at the start of every bank's arena, on top of the first pools' slots,
-//! or memory of their own. One pure function of a geometry.
+//! Where prefill stages a whole layer: two buffers at the start of every bank's arena, on top of the first pools'
+//! slots, or memory of their own. One pure function of a geometry.
 //!
 //! Borrowed buffers are not owned: a slot under one is given up when the buffer is taken. A buffer begins where the one
 //! before it ends; where a geometry has several layout keys, pad bytes lie between, since a kernel that reads past the

@@ -1,4 +1,5 @@
-//! Step tokens: the answer to a layer's last step, to be given again under its token. Layers without tokens cost nothing.
+//! Step tokens: the answer to a layer's last step, to be given again under its token. Layers without tokens cost
+//! nothing.
 
 use ftcache_policy::{ExpertId, LayerId};
 

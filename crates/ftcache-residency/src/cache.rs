@@ -101,9 +101,9 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// An unknown layer or expert, a layer without slots, a token that stands for another step or whose answer no longer
-    /// holds, or, where all misses are fetched, more distinct experts than there are slots for them; the cache is then as
-    /// it was. The last step has been counted.
+    /// An unknown layer or expert, a layer without slots, a token that stands for another step or whose answer no
+    /// longer holds, or, where all misses are fetched, more distinct experts than there are slots for them; the cache
+    /// is then as it was. The last step has been counted.
     pub fn ensure<'a>(
         &'a mut self,
         step: impl Into<Step>,
@@ -445,8 +445,8 @@ impl Ticket<'_> {
         self.cache.commit(self.plan);
     }
 
-    /// Ends the plan as not carried out: every slot it would have filled is free, also if the plan is a repeat, whose rows
-    /// had arrived. Old owners do not come back, since their rows may be overwritten; the step is not counted.
+    /// Ends the plan as not carried out: every slot it would have filled is free, also if the plan is a repeat, whose
+    /// rows had arrived. Old owners do not come back, since their rows may be overwritten; the step is not counted.
     pub fn abort(self) {}
 }
 

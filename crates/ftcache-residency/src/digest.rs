@@ -5,12 +5,12 @@ use ftcache_policy::SlotId;
 use crate::Cache;
 
 impl Cache {
-    /// 64 bits of who is where, with which stamp, after which step: equal if all that is, else other but for one time in
-    /// 2^64. Neither pins count nor what hybrid steps remember.
+    /// 64 bits of who is where, with which stamp, after which step: equal if all that is, else other but for one time
+    /// in 2^64. Neither pins count nor what hybrid steps remember.
     ///
-    /// The sum over all slots in use, wrapping, of `mix(mix(slot << 32 | expert) + stamp)`, and `mix(mix(2^64 - 1) + step)`.
-    /// `slot` is counted over all pools, `expert` is flat, and `mix` is a step of SplitMix64. A sum has no order, so a
-    /// device can add the slots up as it likes.
+    /// The sum over all slots in use, wrapping, of `mix(mix(slot << 32 | expert) + stamp)`, and `mix(mix(2^64 - 1) +
+    /// step)`. `slot` is counted over all pools, `expert` is flat, and `mix` is a step of SplitMix64. A sum has no
+    /// order, so a device can add the slots up as it likes.
     pub fn digest(&self) -> u64 {
         let mut sum = mix(mix(u64::MAX).wrapping_add(self.step));
         for pool in &self.pools {
@@ -25,8 +25,8 @@ impl Cache {
     }
 }
 
-/// SplitMix64 (Steele, Lea and Flood, 2014). Without the constant that comes first, the sum of small numbers' would often
-/// be that of others.
+/// SplitMix64 (Steele, Lea and Flood, 2014). Without the constant that comes first, the sum of small numbers' would
+/// often be that of others.
 fn mix(z: u64) -> u64 {
     let mut z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

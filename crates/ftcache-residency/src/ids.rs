@@ -1,12 +1,12 @@
-//! Routes in the form that an engine has them: integers of any width, rows with gaps between them, and its own value for a
-//! route that is not for this device.
+//! Routes in the form that an engine has them: integers of any width, rows with gaps between them, and its own value
+//! for a route that is not for this device.
 
 use ftcache_policy::{ExpertId, LayerId};
 
 use crate::{Cache, EnsureError};
 
-/// The ids of `row_count` rows of `row_len`, which begin `stride` elements apart: a view of an arg-sort's result has rows
-/// of top-k ids, and a stride of the expert count.
+/// The ids of `row_count` rows of `row_len`, which begin `stride` elements apart: a view of an arg-sort's result has
+/// rows of top-k ids, and a stride of the expert count.
 ///
 /// # Panics
 ///
@@ -26,8 +26,8 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// An unknown layer, or one without slots; an id that is neither an expert nor `absent`, with its value and position;
-    /// an `absent` that is an expert's id.
+    /// An unknown layer, or one without slots; an id that is neither an expert nor `absent`, with its value and
+    /// position; an `absent` that is an expert's id.
     pub fn read_ids(
         &self,
         layer: LayerId,

@@ -40,8 +40,8 @@ impl Parts {
         self.part_count == 0
     }
 
-    /// Each part's step and its routes, as many as the whole step's and in their order; routes of other parts are absent.
-    /// All parts but the first continue.
+    /// Each part's step and its routes, as many as the whole step's and in their order; routes of other parts are
+    /// absent. All parts but the first continue.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (Step, &[ExpertId])> + '_ {
         (0..self.part_count).map(|part| {
             let routes = &self.routes[part * self.route_count..(part + 1) * self.route_count];
@@ -51,16 +51,17 @@ impl Parts {
 }
 
 impl Cache {
-    /// Parts a step by experts, so that each part fits the pool: what is resident first, then misses ascending. The parts
-    /// are to be admitted one after another, each once the kernels of the one before are enqueued. Together they fetch
-    /// what misses now, each once, and statistics count one step. The rule of a hybrid step is asked in every part.
+    /// Parts a step by experts, so that each part fits the pool: what is resident first, then misses ascending. The
+    /// parts are to be admitted one after another, each once the kernels of the one before are enqueued. Together
+    /// they fetch what misses now, each once, and statistics count one step. The rule of a hybrid step is asked in
+    /// every part.
     ///
     /// Nothing is admitted here. The parts hold as long as nothing else is.
     ///
     /// # Errors
     ///
-    /// An unknown layer or expert, a layer without slots, or a step that no parting makes fit, since all slots are pinned
-    /// or under staging buffers.
+    /// An unknown layer or expert, a layer without slots, or a step that no parting makes fit, since all slots are
+    /// pinned or under staging buffers.
     pub fn partition(
         &mut self,
         step: impl Into<Step>,

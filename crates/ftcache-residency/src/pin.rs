@@ -1,5 +1,5 @@
-//! Pinned experts: once in a slot, never a victim. What is marked is the expert, so that it stays pinned when it comes back
-//! after its slot was freed by a call.
+//! Pinned experts: once in a slot, never a victim. What is marked is the expert, so that it stays pinned when it
+//! comes back after its slot was freed by a call.
 
 use std::error::Error;
 use std::fmt;

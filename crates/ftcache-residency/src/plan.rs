@@ -172,8 +172,8 @@ impl Plan {
         self.stats.evictions as usize
     }
 
-    /// Whether this is the answer to an earlier call with the same token. Its copies are those of that call: whoever has
-    /// carried them out has nothing left to do but to commit the ticket, as one that is dropped frees the slots.
+    /// Whether this is the answer to an earlier call with the same token. Its copies are those of that call: whoever
+    /// has carried them out has nothing left to do but to commit the ticket, as one that is dropped frees the slots.
     pub fn is_repeat(&self) -> bool {
         self.is_repeat
     }

@@ -80,8 +80,8 @@ impl Pool {
         self.recency.slot_count() - self.recency.withheld()
     }
 
-    /// Makes every expert of the routes resident, or as many as a hybrid step is to fetch, writes the plan and counts the
-    /// routes.
+    /// Makes every expert of the routes resident, or as many as a hybrid step is to fetch, writes the plan and counts
+    /// the routes.
     ///
     /// The routes' ids are checked. Fails before anything has changed, the plan included.
     pub(crate) fn ensure(
@@ -215,7 +215,8 @@ impl Pool {
     }
 }
 
-/// Puts rows into the slots that are taken for them, the i-th row into the i-th slot, and writes down copies and victims.
+/// Puts rows into the slots that are taken for them, the i-th row into the i-th slot, and writes down copies and
+/// victims.
 struct Placer<'a> {
     placing: Placing<'a>,
     /// What is left to do. One iterator, with one end to look at.

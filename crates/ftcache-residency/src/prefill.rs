@@ -1,8 +1,8 @@
 //! Prefill: whole layers staged in two buffers in turn, and what that costs the slots under them.
 //!
 //! A chunk walks the layers in order. Each is staged in a buffer while the one before it computes: rows of residents
-//! are gathered from their slots, the others come from the host. Buffers that are borrowed lie on slots: those are freed
-//! when the chunk begins, and handed out again when it ends.
+//! are gathered from their slots, the others come from the host. Buffers that are borrowed lie on slots: those are
+//! freed when the chunk begins, and handed out again when it ends.
 //!
 //! ```text
 //! begin_chunk   prefetch 0   prefetch 1 | wait 0   release 0 | prefetch 2   wait 1   release 1 | ...   end_chunk
@@ -223,8 +223,8 @@ impl Cache {
 
     /// Stages a layer in a free buffer, while another may be in use. The buffer is taken when the ticket is committed.
     ///
-    /// Residents' rows are gathered from slots that no buffer lies on; their stamps stay. A layer is staged at most once
-    /// in a chunk.
+    /// Residents' rows are gathered from slots that no buffer lies on; their stamps stay. A layer is staged at most
+    /// once in a chunk.
     ///
     /// # Errors
     ///
@@ -316,8 +316,8 @@ impl Cache {
         self.abandon_chunk()
     }
 
-    /// Ends the chunk in the middle, whatever its buffers hold: nothing may read them any more, and no fill may still be
-    /// on its way.
+    /// Ends the chunk in the middle, whatever its buffers hold: nothing may read them any more, and no fill may still
+    /// be on its way.
     ///
     /// # Errors
     ///
@@ -360,8 +360,8 @@ impl Chunk {
     }
 }
 
-/// An open stage plan. Committed, its buffer holds the layer; aborted or dropped, the buffer is free, and the layer may be
-/// staged again.
+/// An open stage plan. Committed, its buffer holds the layer; aborted or dropped, the buffer is free, and the layer
+/// may be staged again.
 #[derive(Debug)]
 #[must_use = "a ticket that is dropped aborts its plan"]
 pub struct StageTicket<'a> {

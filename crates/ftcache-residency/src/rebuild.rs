@@ -40,10 +40,10 @@ impl Cache {
     /// the slots. Statistics start over, those of chunks too, since those of other slots would not be true of these.
     /// Staging buffers are to be given anew.
     ///
-    /// A survivor keeps its stamp, and its slot if its pool has the same number and still has the slot. So where every
-    /// layer keeps its pool, and the pool lies where it lay, rows that move never land on rows that stay or have still
-    /// to move: the moves may be made in place, in any order. Otherwise old and new slots must exist at the same time, or
-    /// nothing can be kept.
+    /// A survivor keeps its stamp, and its slot if its pool has the same number and still has the slot. So where
+    /// every layer keeps its pool, and the pool lies where it lay, rows that move never land on rows that stay or
+    /// have still to move: the moves may be made in place, in any order. Otherwise old and new slots must exist at
+    /// the same time, or nothing can be kept.
     ///
     /// # Errors
     ///

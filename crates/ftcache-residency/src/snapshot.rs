@@ -221,8 +221,8 @@ fn checksum(bytes: &[u8]) -> u64 {
 }
 
 impl Cache {
-    /// Who is resident, by use over all pools; of one stamp by pool and slot. `fingerprint` is the caller's for the model,
-    /// and is compared when they are brought back.
+    /// Who is resident, by use over all pools; of one stamp by pool and slot. `fingerprint` is the caller's for the
+    /// model, and is compared when they are brought back.
     pub fn residents(&self, fingerprint: u64) -> Residents {
         let layers = (0..self.layer_count()).map(LayerId::from_index);
         let mut residents: Vec<Resident> = layers.flat_map(|layer| self.residents_of(layer)).collect();

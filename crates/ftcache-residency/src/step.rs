@@ -51,9 +51,9 @@ pub struct Step {
     pub layer: LayerId,
     /// What it is for.
     pub phase: Phase,
-    /// The caller's name for the step. A second call for this layer with the same token, before another admission of the
-    /// layer and before anything was freed by a call, has the same answer and changes nothing; if another layer has
-    /// taken one of its slots since, it is refused. Of a step in parts the last part alone is remembered.
+    /// The caller's name for the step. A second call for this layer with the same token, before another admission of
+    /// the layer and before anything was freed by a call, has the same answer and changes nothing; if another layer
+    /// has taken one of its slots since, it is refused. Of a step in parts the last part alone is remembered.
     pub token: Option<u64>,
     /// What becomes of the misses.
     pub misses: Misses,

@@ -58,8 +58,8 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// An unknown layer or expert; an expert that the layer's last verify step did not route to, or no such step that was
-    /// committed and not yet accepted. The last step has been counted.
+    /// An unknown layer or expert; an expert that the layer's last verify step did not route to, or no such step that
+    /// was committed and not yet accepted. The last step has been counted.
     pub fn accept(&mut self, layer: LayerId, accepted: &[ExpertId]) -> Result<(), EnsureError> {
         let pool = self.pool_of(layer)?;
         let number = self.next_step();

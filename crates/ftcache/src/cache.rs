@@ -166,8 +166,9 @@ impl<D: Device> Cache<D> {
         self.residency.reset();
     }
 
-    /// Pins experts: once in a slot, they are never victims. Every pool keeps as many slots for others as the requests of
-    /// the geometry can ask for at once, so that every step goes on being admitted. See [`residency::Cache::pin`].
+    /// Pins experts: once in a slot, they are never victims. Every pool keeps as many slots for others as the
+    /// requests of the geometry can ask for at once, so that every step goes on being admitted. See
+    /// [`residency::Cache::pin`].
     ///
     /// # Errors
     ///

@@ -34,9 +34,9 @@ impl<D: Device> Cache<D> {
     ///
     /// # Errors
     ///
-    /// An unknown layer, expert or stream, more distinct experts than there are slots for, a token that stands for another
-    /// step, or a layer that is not attached: the cache is as it was. A copy that the device refused: the slots of this step's misses are free, and the step may
-    /// be tried again.
+    /// An unknown layer, expert or stream, more distinct experts than there are slots for, a token that stands for
+    /// another step, or a layer that is not attached: the cache is as it was. A copy that the device refused: the
+    /// slots of this step's misses are free, and the step may be tried again.
     pub fn load_on(
         &mut self,
         streams: Streams,

@@ -1,6 +1,6 @@
 //! How it went: counters per layer and per pool.
 
-use std::ops::AddAssign;
+use std::ops::{AddAssign, Sub};
 
 use ftcache_policy::{LayerId, PoolId};
 use ftcache_residency as residency;
@@ -21,6 +21,19 @@ impl AddAssign for Stats {
     fn add_assign(&mut self, other: Self) {
         self.residency += other.residency;
         self.bytes += other.bytes;
+    }
+}
+
+/// What was counted between two readings, the later minus the earlier: a window.
+impl Sub for Stats {
+    type Output = Self;
+
+    /// # Panics
+    ///
+    /// If `earlier` is not: statistics have been started over since.
+    fn sub(self, earlier: Self) -> Self {
+        let bytes = self.bytes.checked_sub(earlier.bytes).expect("an earlier reading");
+        Self { residency: self.residency - earlier.residency, bytes }
     }
 }
 

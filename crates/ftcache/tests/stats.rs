@@ -136,3 +136,15 @@ fn statistics_start_over_and_residents_stay() {
     world.cache.reset();
     assert_eq!(world.cache.stats(), stats, "freeing every slot leaves the statistics");
 }
+
+#[test]
+fn a_window_is_the_difference_of_two_readings() {
+    let mut world = world(Scope::PerLayer);
+    world.load_one(1, &[0, 1]).unwrap();
+    let before = world.cache.stats();
+    world.load_one(1, &[1, 2]).unwrap();
+    world.load_one(0, &[5]).unwrap();
+    let window = world.cache.stats() - before;
+    let counted = window.residency;
+    assert_eq!((counted.steps, counted.hits(), counted.misses, window.bytes), (2, 1, 2, 26 + 18));
+}

@@ -58,8 +58,8 @@ pub struct Step {
     pub token: Option<u64>,
     /// What becomes of its misses.
     pub misses: Misses,
-    /// Whether it is a further part of the step before, so that it counts as none of its own, may have that one's token,
-    /// and is accepted together with it.
+    /// Whether it is a further part of the step before, so that it counts as none of its own, may have that one's
+    /// token, and is accepted together with it.
     pub continues: bool,
 }
 
@@ -132,8 +132,8 @@ impl Reference {
     /// # Errors
     ///
     /// In this order: an open plan, no such layer, a layer without slots, a route that is no expert, a token that was
-    /// used for something else (but for another part of one step) or whose answer has gone, a step counter at its end, a plain step of more distinct
-    /// experts than there are slots for it.
+    /// used for something else (but for another part of one step) or whose answer has gone, a step counter at its
+    /// end, a plain step of more distinct experts than there are slots for it.
     pub fn admit(&mut self, step: &Step) -> Result<Answer, Refusal> {
         if self.open.is_some() {
             return Err(Refusal::PlanOpen);

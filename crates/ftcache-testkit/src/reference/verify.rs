@@ -19,13 +19,14 @@ pub(super) struct Verified {
 }
 
 impl Reference {
-    /// Stamps the accepted routes of a layer's last verify step, as a step of its own; what that step fetched in vain is
-    /// the first to go after free slots, unless its slot has been stamped since: then its stamp is not one of that step.
+    /// Stamps the accepted routes of a layer's last verify step, as a step of its own; what that step fetched in vain
+    /// is the first to go after free slots, unless its slot has been stamped since: then its stamp is not one of that
+    /// step.
     ///
     /// # Errors
     ///
-    /// In this order: no such layer, a layer without slots, no verify step that waits, an accepted id that is no expert,
-    /// one that the step did not route to, a step counter at its end.
+    /// In this order: no such layer, a layer without slots, no verify step that waits, an accepted id that is no
+    /// expert, one that the step did not route to, a step counter at its end.
     pub fn accept(&mut self, layer: u32, accepted: &[u32]) -> Result<(), Refusal> {
         self.assert_closed();
         self.pool_of(layer)?;
