@@ -32,7 +32,7 @@ impl Answers {
     /// Has room for steps of `route_count` routes in each of `layer_count` layers.
     pub(crate) fn reserve(&mut self, layer_count: usize, route_count: usize) {
         self.of_layer.resize_with(layer_count, Answer::default);
-        self.of_layer.iter_mut().for_each(|answer| answer.plan.widen(route_count));
+        self.of_layer.iter_mut().for_each(|answer| answer.plan.reserve(route_count));
     }
 
     /// Writes the answer of the step's token to `plan`, if there is one; whether there is.

@@ -85,7 +85,7 @@ impl Plan {
             carried: Carried::default(),
             is_repeat: false,
         };
-        plan.widen(route_count);
+        plan.reserve(route_count);
         plan
     }
 
@@ -221,19 +221,16 @@ impl Plan {
         }
     }
 
-    /// Has all buffers hold a step of `route_count` routes, whatever part of them misses.
+    /// Makes room for steps of `route_count` routes, which then allocate nothing.
     #[inline]
-    pub(crate) fn widen(&mut self, route_count: usize) {
+    pub fn reserve(&mut self, route_count: usize) {
         if self.copies.len() < route_count {
             let Self { routes, slots, copies, victims, by_row, .. } = self;
-            routes.clear();
-            routes.reserve(route_count);
-            slots.clear();
-            slots.reserve(route_count);
+            routes.reserve(route_count - routes.len());
+            slots.reserve(route_count - slots.len());
             copies.resize(route_count, Copy { slot: SlotId::ABSENT, row: ExpertId::ABSENT });
             victims.resize(route_count, Victim { expert: NOBODY, last_step: 0 });
-            by_row.clear();
-            by_row.reserve(route_count);
+            by_row.reserve(route_count - by_row.len());
         }
     }
 
@@ -242,7 +239,7 @@ impl Plan {
         self.number = number;
         self.step = *step;
         self.pool = pool;
-        self.widen(routes.len());
+        self.reserve(routes.len());
         self.routes.clear();
         self.routes.extend_from_slice(routes);
         self.slots.clear();
@@ -270,7 +267,7 @@ impl Clone for Plan {
 
     /// Keeps the buffers.
     fn clone_from(&mut self, source: &Self) {
-        self.widen(source.routes.len());
+        self.reserve(source.routes.len());
         let Self { number, step, pool, routes, slots, copies, victims, by_row, .. } = self;
         (*number, *step, *pool) = (source.number, source.step, source.pool);
         routes.clone_from(&source.routes);

@@ -99,6 +99,13 @@ impl<D: Device> Cache<D> {
         loaded.map(|()| self.plan.slots())
     }
 
+    /// Makes room for steps of `route_count` routes with tokens, and for verify steps and their acceptance, which then
+    /// allocate nothing from the first on: every layer remembers one of each.
+    pub fn reserve_remembered(&mut self, route_count: usize) {
+        self.residency.reserve_remembered(route_count);
+        self.plan.reserve(route_count);
+    }
+
     /// Ends a verify step once it is known which drafts were accepted; see [`residency::Cache::accept`].
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 mod counting_allocator;
 
 use ftcache::{BankId, Budget, Cache, Constraints, ExpertId, Geometry, HostDevice, HostRows, LayerId, LayoutKey};
-use ftcache::{Model, Quantisation, Stream, Streams};
+use ftcache::{Model, Phase, Quantisation, Step, Stream, Streams};
 use ftcache_testkit::generators::Decode;
 
 use counting_allocator::allocations;
@@ -113,4 +113,24 @@ fn a_warm_step_wider_than_the_requests_allocates_once() {
     };
     assert!(load() > 0, "the requests of the geometry are what room was made for");
     assert_eq!(load(), 0);
+}
+
+#[test]
+fn with_room_for_what_is_remembered_tokens_and_drafts_allocate_nothing_from_the_first_on() {
+    // Room for every expert, and every one resident: what is left to allocate is what a layer remembers.
+    let mut cache = cache(1, 3 * 64);
+    let routes: Vec<ExpertId> = (0..64).map(ExpertId::new).collect();
+    cache.reserve_remembered(64);
+    for layer in (0..3).map(LayerId::new) {
+        cache.load(layer, &routes).unwrap();
+    }
+    for layer in (0..3).map(LayerId::new) {
+        let drafts = Step { token: Some(1), phase: Phase::Verify, ..Step::new(layer) };
+        let count = allocations(|| {
+            cache.load(drafts, &routes[..8]).unwrap();
+            cache.load(drafts, &routes[..8]).unwrap();
+            cache.accept(layer, &routes[..4]).unwrap();
+        });
+        assert_eq!(count, 0, "layer {layer}");
+    }
 }
