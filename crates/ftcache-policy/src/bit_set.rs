@@ -190,6 +190,9 @@ pub fn sort_distinct(numbers: &mut [u32], scratch: &mut BitSet) {
 /// If there are fewer than `count`.
 #[inline]
 pub fn sort_first(numbers: &mut [u32], count: usize, scratch: &mut BitSet) {
+    if count < 2 {
+        return;
+    }
     match numbers.first_chunk_mut::<SORT_LANES>() {
         Some(lanes) if count <= SORT_LANES => {
             // No loop whose length the processor would have to guess.

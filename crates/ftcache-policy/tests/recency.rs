@@ -259,6 +259,15 @@ fn a_bit_set_gives_up_its_lowest() {
 }
 
 #[test]
+fn what_is_removed_leaves_nothing_behind() {
+    for number in [0, 63, 64, 4_095, 4_096, 299_999] {
+        let mut set = BitSet::new(300_000);
+        assert!(set.insert(number) && set.remove(number) && !set.remove(number));
+        assert_eq!(set, BitSet::new(300_000), "{number}");
+    }
+}
+
+#[test]
 fn distinct_numbers_are_sorted_at_every_length() {
     let mut rng = Rng::new(1);
     let mut scratch = BitSet::new(500);

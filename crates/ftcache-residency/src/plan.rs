@@ -244,7 +244,6 @@ impl Plan {
         self.routes.extend_from_slice(routes);
         self.slots.clear();
         self.by_row.clear();
-        self.stats = Stats { steps: u64::from(!step.continues), ..Stats::default() };
         self.is_repeat = false;
     }
 

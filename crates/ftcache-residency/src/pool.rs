@@ -9,8 +9,8 @@ use ftcache_policy::{
     sort_first,
 };
 
-use crate::map::{Absence, Expert, Map, Placing, Routing};
-use crate::{Copy, EnsureError, Misses, Phase, Plan, Step, Victim};
+use crate::map::{Absence, Expert, Map, Place, Placing, Routing};
+use crate::{Copy, EnsureError, Misses, Phase, Plan, Stats, Step, Victim};
 
 /// Buffers of an admission, shared by all pools. They keep their length; a step says how much of them it has filled.
 #[derive(Debug, Clone)]
@@ -101,25 +101,31 @@ impl Pool {
         plan.begin(number, step, self.id, routes);
         scratch.widen(routes.len());
         let parts = part(routes, map.routing(step.layer), &mut scratch.hits, &mut scratch.misses);
-        plan.stats.routes = (routes.len() - parts.absent_count) as u64;
-        plan.stats.misses = parts.miss_count as u64;
-        plan.stats.hit_routes = parts.hit_count as u64;
+        let mut stats = Stats {
+            steps: u64::from(!step.continues),
+            routes: (routes.len() - parts.absent_count) as u64,
+            hit_routes: parts.hit_count as u64,
+            misses: parts.miss_count as u64,
+            ..Stats::default()
+        };
         if is_plain && step.phase == Phase::Decode {
             let Scratch { hits, misses, experts, .. } = scratch;
             // Hits first: stamping them with this step is what keeps them from being chosen below.
             let hit_count = self.recency.touch(&hits[..parts.hit_count], number);
-            plan.stats.distinct = (hit_count + parts.miss_count) as u64;
+            stats.distinct = (hit_count + parts.miss_count) as u64;
             if parts.miss_count > 0 {
                 sort_first(misses, parts.miss_count, experts);
                 let fetched = &misses[..parts.miss_count];
                 let mut placer = Placer::new(fetched, map.placing(step.layer, self.first), plan);
                 let free_count =
                     self.recency.take_victims(fetched.len(), number, |slot, stamp| placer.put(slot, stamp));
-                let absences = placer.absences;
-                plan.stats.count_fetched(fetched.len(), free_count, &absences);
+                placer.absences.count(&mut stats);
+                stats.fetched = fetched.len() as u64;
+                stats.evictions = (fetched.len() - free_count) as u64;
             }
+            plan.stats = stats;
         } else {
-            self.admit_sparing(admission, &parts, map, scratch, plan);
+            self.admit_sparing(admission, &parts, stats, map, scratch, plan);
         }
         answer(routes, map.layer(step.layer), parts.absent_count == 0 && plan.left_count() == 0, &mut plan.slots);
         Ok(())
@@ -130,6 +136,7 @@ impl Pool {
         &mut self,
         admission: Admission<'_>,
         parts: &Parts,
+        mut stats: Stats,
         map: &mut Map,
         scratch: &mut Scratch,
         plan: &mut Plan,
@@ -144,7 +151,7 @@ impl Pool {
             }
         }
         let hit_count = slots.len() as u32;
-        plan.stats.distinct = (slots.len() + misses.len()) as u64;
+        stats.distinct = (slots.len() + misses.len()) as u64;
         let fetched_count = match rule {
             Misses::Fetched => {
                 sort_distinct(misses, experts);
@@ -170,8 +177,10 @@ impl Pool {
         let free_count =
             (self.recency).take_victims_sparing(fetched.len(), number, slots, |slot, stamp| placer.put(slot, stamp));
         left.iter().for_each(|&row| placer.leave(row));
-        let absences = placer.absences;
-        plan.stats.count_fetched(fetched.len(), free_count, &absences);
+        placer.absences.count(&mut stats);
+        stats.fetched = fetched.len() as u64;
+        stats.evictions = (fetched.len() - free_count) as u64;
+        plan.stats = stats;
         plan.sort_by_row();
         slots.clear();
         match phase {
@@ -215,21 +224,57 @@ impl Pool {
     }
 }
 
+/// Why a step's misses were absent: because they had been evicted, but for those that are told apart.
+#[derive(Default)]
+struct Absences {
+    others: [u64; Absence::COUNT],
+    any_other: bool,
+}
+
+impl Absences {
+    #[inline]
+    fn add(&mut self, was: Place) {
+        if was.absence_index() != Absence::Evicted as usize {
+            self.add_other(was);
+        }
+    }
+
+    /// Apart from the other, which is all there is once a cache is warm.
+    #[cold]
+    fn add_other(&mut self, was: Place) {
+        self.others[was.absence_index()] += 1;
+        self.any_other = true;
+    }
+
+    /// Writes down why the misses of a step were absent.
+    #[inline]
+    fn count(&self, stats: &mut Stats) {
+        stats.capacity_misses = stats.misses;
+        if self.any_other {
+            let other = |why: Absence| self.others[why as usize];
+            stats.cold_misses = other(Absence::NeverRouted);
+            stats.staging_misses = other(Absence::Staged);
+            stats.freed_misses = other(Absence::Freed);
+            stats.cpu_misses = other(Absence::OnCpu);
+            stats.capacity_misses -= self.others.iter().sum::<u64>();
+        }
+    }
+}
+
 /// Puts rows into the slots that are taken for them, the i-th row into the i-th slot, and writes down copies and
 /// victims.
 struct Placer<'a> {
     placing: Placing<'a>,
     /// What is left to do. One iterator, with one end to look at.
     left: Zip<Zip<slice::Iter<'a, u32>, slice::IterMut<'a, Copy>>, slice::IterMut<'a, Victim>>,
-    /// `absences[why]`: rows that were absent for that reason.
-    absences: [u64; 8],
+    absences: Absences,
 }
 
 impl<'a> Placer<'a> {
     #[inline]
     fn new(rows: &'a [u32], placing: Placing<'a>, plan: &'a mut Plan) -> Self {
         let left = rows.iter().zip(&mut plan.copies[..rows.len()]).zip(&mut plan.victims[..rows.len()]);
-        Self { placing, left, absences: [0; 8] }
+        Self { placing, left, absences: Absences::default() }
     }
 
     #[inline]
@@ -237,14 +282,15 @@ impl<'a> Placer<'a> {
         let ((&row, copy), victim) = self.left.next().expect("no more slots are taken than there are rows");
         let row = ExpertId::new(row);
         let (was, expert) = self.placing.put(row, slot);
-        self.absences[was.absence_index()] += 1;
+        self.absences.add(was);
         *copy = Copy { slot, row };
         *victim = Victim { expert, last_step };
     }
 
     /// Leaves a row to the CPU.
     fn leave(&mut self, row: u32) {
-        self.absences[self.placing.leave(ExpertId::new(row)).absence_index()] += 1;
+        let was = self.placing.leave(ExpertId::new(row));
+        self.absences.add(was);
     }
 }
 

@@ -4,7 +4,7 @@ use std::ops::{AddAssign, Sub};
 
 use ftcache_policy::{ExpertId, LayerId, PoolId};
 
-use crate::{Absence, Cache, EnsureError, Phase, Plan, Step};
+use crate::{Cache, EnsureError, Phase, Plan, Step};
 
 /// What the steps of one layer, or of several, came to.
 ///
@@ -74,18 +74,6 @@ impl Stats {
     /// Hits among distinct experts, or `None` where nothing was routed.
     pub fn hit_rate(&self) -> Option<f64> {
         (self.distinct > 0).then(|| self.hits() as f64 / self.distinct as f64)
-    }
-
-    /// Adds misses that were fetched, some of them into free slots, and by why they and others were absent.
-    #[inline]
-    pub(crate) fn count_fetched(&mut self, fetched: usize, free_count: usize, absences: &[u64; 8]) {
-        self.fetched += fetched as u64;
-        self.evictions += (fetched - free_count) as u64;
-        self.cold_misses += absences[Absence::NeverRouted as usize];
-        self.capacity_misses += absences[Absence::Evicted as usize];
-        self.staging_misses += absences[Absence::Staged as usize];
-        self.freed_misses += absences[Absence::Freed as usize];
-        self.cpu_misses += absences[Absence::OnCpu as usize];
     }
 }
 
