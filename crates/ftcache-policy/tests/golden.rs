@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use ftcache_policy::{
-    Budget, Carried, Constraints, Fetch, FetchRule, Fraction, Geometry, GeometryError, LayerId, LayoutKey, Model,
-    PoolBounds, PoolId, PoolSlots, Profile, Quantisation, Scope, SlotRange, SlotRun, Split, Staging, group_layers,
-    place_pools, split_equal, split_profile,
+    Budget, Carried, Constraints, Geometry, GeometryError, LayerId, LayoutKey, Model, PoolBounds, PoolId, PoolSlots,
+    Profile, Quantisation, Scope, SlotRange, SlotRun, Split, Staging, group_layers, place_pools, split_equal,
+    split_profile,
 };
 use ftcache_testkit::golden::{self, HybridCase, PolicyCase, StagingCase};
 
@@ -171,14 +171,7 @@ fn fetched_counts_are_those_of_the_reference() {
             let hits = distinct.iter().filter(|&&expert| resident[pool].contains(&(step.layer, expert))).count() as u32;
             let misses = distinct.len() as u32 - hits;
             assert_eq!(misses, step.missing, "{at}");
-            let fraction = Fraction::from_q16(step.fraction_q16).expect("a fraction");
-            let rule = match (step.fraction_q16, case.rounding.as_str()) {
-                (0, _) => FetchRule::UpTo(step.max_fetch),
-                (_, "min_wait") => FetchRule::MinWait(fraction),
-                (_, "prefer_fetch") => FetchRule::PreferFetch(fraction),
-                (_, other) => panic!("{at}: rounding {other}"),
-            };
-            let fetch = Fetch { rule, most: Some(step.fetch_cap) };
+            let fetch = case.fetch(step);
             let unused = case.pool_sizes[pool] - hits;
             assert_eq!(fetch.fetched_count(misses, unused, &mut Carried::default()), step.fetched, "{at}");
             checked += 1;

@@ -1,8 +1,8 @@
 //! The kernels of the reference system, step by step: plain LRU, and hybrid steps in which a CPU computes what is not
 //! fetched.
 
-use ftcache_policy::{ExpertId, Fetch, FetchRule, Fraction, LayerId, PoolId, SlotId};
-use ftcache_residency::{Cache, FetchOrder, Misses, Plan, Step};
+use ftcache_policy::{ExpertId, LayerId, PoolId, SlotId};
+use ftcache_residency::{Cache, Misses, Plan, Step};
 use ftcache_testkit::golden::{self, HybridCase, LruCase};
 
 fn empty(expert_count: u32, pool_of_layer: &[u32], pool_sizes: &[u32]) -> Cache {
@@ -58,21 +58,10 @@ fn every_fetch_of_a_hybrid_step_is_that_of_the_reference() {
     for (line, case) in (1..).zip(&cases) {
         let mut cache = empty(case.experts, &case.pool_of_layer, &case.pool_sizes);
         let mut plan = Plan::new();
-        let order = match case.order.as_str() {
-            "recency" => FetchOrder::Recency,
-            "lowest_id" => FetchOrder::LowestId,
-            other => panic!("line {line}: order {other}"),
-        };
+        let order = case.fetch_order();
         for (number, golden) in (1..).zip(&case.steps) {
             let at = format!("line {line} step {number}");
-            let fraction = Fraction::from_q16(golden.fraction_q16).expect("a fraction");
-            let rule = match (golden.fraction_q16, case.rounding.as_str()) {
-                (0, _) => FetchRule::UpTo(golden.max_fetch),
-                (_, "min_wait") => FetchRule::MinWait(fraction),
-                (_, "prefer_fetch") => FetchRule::PreferFetch(fraction),
-                (_, other) => panic!("{at}: rounding {other}"),
-            };
-            let fetch = Fetch { rule, most: Some(golden.fetch_cap) };
+            let fetch = case.fetch(golden);
             let step = Step { misses: Misses::Hybrid { fetch, order }, ..Step::new(LayerId::new(golden.layer)) };
             commit(&mut cache, step, &golden.experts, &mut plan, &at);
             let on_cpu_is_negative = |slot: &SlotId| if slot.is_slot() { i64::from(slot.get()) } else { -1 };

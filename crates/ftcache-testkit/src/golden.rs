@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use ftcache_policy::{Fetch, FetchOrder, FetchRule, Fraction};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -72,6 +73,37 @@ pub struct HybridCase {
     pub rounding: String,
     pub steps: Vec<HybridStep>,
     pub final_slot_of: Vec<Vec<i64>>,
+}
+
+impl HybridCase {
+    /// Which misses of its steps are fetched first.
+    ///
+    /// # Panics
+    ///
+    /// If the order has another name than the two there are.
+    pub fn fetch_order(&self) -> FetchOrder {
+        match self.order.as_str() {
+            "recency" => FetchOrder::Recency,
+            "lowest_id" => FetchOrder::LowestId,
+            other => panic!("order {other}"),
+        }
+    }
+
+    /// How many misses of one of its steps are fetched: up to a number where the fraction is 0, else a part of them.
+    ///
+    /// # Panics
+    ///
+    /// If the rounding has another name than the two there are, or the fraction is none.
+    pub fn fetch(&self, step: &HybridStep) -> Fetch {
+        let fraction = Fraction::from_q16(step.fraction_q16).expect("a fraction");
+        let rule = match (step.fraction_q16, self.rounding.as_str()) {
+            (0, _) => FetchRule::UpTo(step.max_fetch),
+            (_, "min_wait") => FetchRule::MinWait(fraction),
+            (_, "prefer_fetch") => FetchRule::PreferFetch(fraction),
+            (_, other) => panic!("rounding {other}"),
+        };
+        Fetch { rule, most: Some(step.fetch_cap) }
+    }
 }
 
 /// One step of a [`HybridCase`].

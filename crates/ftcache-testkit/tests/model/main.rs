@@ -1,6 +1,6 @@
 //! The slow model held to the golden vectors, and, where none reaches, to cases worked out by hand.
 
-use ftcache_policy::{Carried, Fetch, FetchRule, Fraction};
+use ftcache_policy::{Carried, Fetch, FetchOrder, FetchRule, Fraction};
 use ftcache_testkit::Rng;
 use ftcache_testkit::reference::{
     ABSENT, Answer, Buffers, CPU, Cause, LAST_STEP, Misses, Moved, Order, Phase, Placed, Reference, Refusal, StagePlan,

@@ -34,21 +34,13 @@ fn hybrid_steps_are_those_of_the_reference_kernel() {
     let mut step_count = 0;
     for (line, case) in cases.iter().enumerate() {
         let mut model = Reference::new(case.experts, &case.pool_of_layer, &case.pool_sizes);
-        let order = match case.order.as_str() {
-            "recency" => Order::Recency,
-            "lowest_id" => Order::LowestId,
-            other => panic!("order {other}"),
+        let order = match case.fetch_order() {
+            FetchOrder::Recency => Order::Recency,
+            FetchOrder::LowestId => Order::LowestId,
         };
         for (index, golden) in case.steps.iter().enumerate() {
             let at = format!("line {} step {}", line + 1, index + 1);
-            let fraction = Fraction::from_q16(golden.fraction_q16).expect("a fraction");
-            let rule = match (golden.fraction_q16, case.rounding.as_str()) {
-                (0, _) => FetchRule::UpTo(golden.max_fetch),
-                (_, "min_wait") => FetchRule::MinWait(fraction),
-                (_, "prefer_fetch") => FetchRule::PreferFetch(fraction),
-                (_, other) => panic!("{at}: rounding {other}"),
-            };
-            let misses = Misses::Hybrid(Fetch { rule, most: Some(golden.fetch_cap) }, order);
+            let misses = Misses::Hybrid(case.fetch(golden), order);
             let answer = commit(&mut model, &Step { misses, ..Step::decode(golden.layer, &golden.experts) });
             let slots: Vec<i64> = answer.slots.iter().map(|&slot| if slot == CPU { -1 } else { slot.into() }).collect();
             let on_cpu = |(&slot, &route): (&u32, &u32)| if slot == CPU { i64::from(route) } else { -1 };
