@@ -101,31 +101,23 @@ impl Pool {
         plan.begin(number, step, self.id, routes);
         scratch.widen(routes.len());
         let parts = part(routes, map.routing(step.layer), &mut scratch.hits, &mut scratch.misses);
-        let mut stats = Stats {
-            steps: u64::from(!step.continues),
-            routes: (routes.len() - parts.absent_count) as u64,
-            hit_routes: parts.hit_count as u64,
-            misses: parts.miss_count as u64,
-            ..Stats::default()
-        };
         if is_plain && step.phase == Phase::Decode {
             let Scratch { hits, misses, experts, .. } = scratch;
             // Hits first: stamping them with this step is what keeps them from being chosen below.
             let hit_count = self.recency.touch(&hits[..parts.hit_count], number);
-            stats.distinct = (hit_count + parts.miss_count) as u64;
+            let (mut free_count, mut absences) = (0, Absences::default());
             if parts.miss_count > 0 {
                 sort_first(misses, parts.miss_count, experts);
                 let fetched = &misses[..parts.miss_count];
                 let mut placer = Placer::new(fetched, map.placing(step.layer, self.first), plan);
-                let free_count =
-                    self.recency.take_victims(fetched.len(), number, |slot, stamp| placer.put(slot, stamp));
-                placer.absences.count(&mut stats);
-                stats.fetched = fetched.len() as u64;
-                stats.evictions = (fetched.len() - free_count) as u64;
+                free_count = self.recency.take_victims(fetched.len(), number, |slot, stamp| placer.put(slot, stamp));
+                absences = placer.absences;
             }
-            plan.stats = stats;
+            let placed =
+                Placed { distinct_hits: hit_count, fetched: parts.miss_count, free_count, absences: &absences };
+            parts.count(step, routes, placed, &mut plan.stats);
         } else {
-            self.admit_sparing(admission, &parts, stats, map, scratch, plan);
+            self.admit_sparing(admission, &parts, map, scratch, plan);
         }
         answer(routes, map.layer(step.layer), parts.absent_count == 0 && plan.left_count() == 0, &mut plan.slots);
         Ok(())
@@ -136,7 +128,6 @@ impl Pool {
         &mut self,
         admission: Admission<'_>,
         parts: &Parts,
-        mut stats: Stats,
         map: &mut Map,
         scratch: &mut Scratch,
         plan: &mut Plan,
@@ -151,7 +142,6 @@ impl Pool {
             }
         }
         let hit_count = slots.len() as u32;
-        stats.distinct = (slots.len() + misses.len()) as u64;
         let fetched_count = match rule {
             Misses::Fetched => {
                 sort_distinct(misses, experts);
@@ -177,10 +167,9 @@ impl Pool {
         let free_count =
             (self.recency).take_victims_sparing(fetched.len(), number, slots, |slot, stamp| placer.put(slot, stamp));
         left.iter().for_each(|&row| placer.leave(row));
-        placer.absences.count(&mut stats);
-        stats.fetched = fetched.len() as u64;
-        stats.evictions = (fetched.len() - free_count) as u64;
-        plan.stats = stats;
+        let absences = placer.absences;
+        let placed = Placed { distinct_hits: slots.len(), fetched: fetched.len(), free_count, absences: &absences };
+        parts.count(admission.step, admission.routes, placed, &mut plan.stats);
         plan.sort_by_row();
         slots.clear();
         match phase {
@@ -246,18 +235,9 @@ impl Absences {
         self.any_other = true;
     }
 
-    /// Writes down why the misses of a step were absent.
     #[inline]
-    fn count(&self, stats: &mut Stats) {
-        stats.capacity_misses = stats.misses;
-        if self.any_other {
-            let other = |why: Absence| self.others[why as usize];
-            stats.cold_misses = other(Absence::NeverRouted);
-            stats.staging_misses = other(Absence::Staged);
-            stats.freed_misses = other(Absence::Freed);
-            stats.cpu_misses = other(Absence::OnCpu);
-            stats.capacity_misses -= self.others.iter().sum::<u64>();
-        }
+    fn others(&self) -> [u64; Absence::COUNT] {
+        if self.any_other { self.others } else { [0; Absence::COUNT] }
     }
 }
 
@@ -313,6 +293,37 @@ struct Parts {
     hit_count: usize,
     miss_count: usize,
     absent_count: usize,
+}
+
+impl Parts {
+    /// Writes what the step adds to the statistics, each counter once and to its place: where they were added up, or
+    /// copied as a whole, the processor read two at once that had just been written one by one, and waited for them.
+    #[inline]
+    fn count(&self, step: &Step, routes: &[ExpertId], placed: Placed<'_>, stats: &mut Stats) {
+        let Placed { distinct_hits, fetched, free_count, absences } = placed;
+        let others = absences.others();
+        stats.steps = u64::from(!step.continues);
+        stats.routes = (routes.len() - self.absent_count) as u64;
+        stats.hit_routes = self.hit_count as u64;
+        stats.distinct = (distinct_hits + self.miss_count) as u64;
+        stats.misses = self.miss_count as u64;
+        stats.fetched = fetched as u64;
+        stats.evictions = (fetched - free_count) as u64;
+        stats.cold_misses = others[Absence::NeverRouted as usize];
+        stats.capacity_misses = self.miss_count as u64 - others.iter().sum::<u64>();
+        stats.staging_misses = others[Absence::Staged as usize];
+        stats.freed_misses = others[Absence::Freed as usize];
+        stats.cpu_misses = others[Absence::OnCpu as usize];
+    }
+}
+
+/// What became of a step's experts.
+struct Placed<'a> {
+    distinct_hits: usize,
+    fetched: usize,
+    /// Of the fetched, those that took a free slot.
+    free_count: usize,
+    absences: &'a Absences,
 }
 
 /// Parts the routes into slots of hits and distinct misses, marks the misses' experts as pending and counts the routes.
