@@ -123,9 +123,10 @@ impl Cache {
             active: &self.active[self.map.experts_of_layer(step.layer)],
             carried: self.carried[step.layer.index()],
         };
-        let admitted = self.pools[pool.index()].ensure(admission, &mut self.map, &mut self.scratch, plan);
+        let tally = self.tally.of(&step);
+        let admitted = self.pools[pool.index()].ensure(admission, &mut self.map, tally, &mut self.scratch, plan);
         if let Err(error) = admitted {
-            self.tally.count_refusal(&step, &error);
+            tally.refused += u64::from(matches!(error, EnsureError::StepTooWide { .. }));
             return Err(error);
         }
         self.step += 1;
@@ -347,7 +348,6 @@ impl Cache {
         if plan.is_repeat {
             return;
         }
-        self.tally.count(plan);
         if let Misses::Hybrid { .. } = plan.step.misses {
             self.carried[layer.index()] = plan.carried;
             self.map.leave_to_cpu(layer, plan.cpu_experts().flatten());
@@ -380,6 +380,8 @@ impl Cache {
 
     fn abort(&mut self, plan: &Plan) {
         if !plan.is_repeat {
+            let tally = self.tally.of(&plan.step);
+            *tally = *tally - plan.stats;
             let mut routing = self.map.routing(plan.layer());
             plan.routes.iter().for_each(|&route| routing.unroute(route));
         }
@@ -421,10 +423,11 @@ pub(crate) fn make_pools(
     Ok(pools)
 }
 
-/// An open plan. Committed, its rows lie in their slots; aborted or dropped, the slots it would have filled are free.
+/// An open plan. Committed, its rows lie in their slots; aborted or dropped, the slots it would have filled are free
+/// and the step is counted nowhere.
 ///
 /// While a ticket is open the cache is borrowed, so no other step can count on rows that may never arrive. One that is
-/// leaked is as if committed, but counted nowhere.
+/// leaked is as if committed.
 #[derive(Debug)]
 #[must_use = "a ticket that is dropped aborts its plan"]
 pub struct Ticket<'a> {
@@ -439,7 +442,7 @@ impl Ticket<'_> {
         self.plan
     }
 
-    /// Ends the plan as carried out, and counts the step.
+    /// Ends the plan as carried out.
     pub fn commit(mut self) {
         self.open = false;
         self.cache.commit(self.plan);

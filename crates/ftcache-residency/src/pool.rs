@@ -80,14 +80,15 @@ impl Pool {
         self.recency.slot_count() - self.recency.withheld()
     }
 
-    /// Makes every expert of the routes resident, or as many as a hybrid step is to fetch, writes the plan and counts
-    /// the routes.
+    /// Makes every expert of the routes resident, or as many as a hybrid step is to fetch, writes the plan, and counts
+    /// the routes and the step.
     ///
     /// The routes' ids are checked. Fails before anything has changed, the plan included.
     pub(crate) fn ensure(
         &mut self,
         admission: Admission<'_>,
         map: &mut Map,
+        tally: &mut Stats,
         scratch: &mut Scratch,
         plan: &mut Plan,
     ) -> Result<(), EnsureError> {
@@ -115,9 +116,9 @@ impl Pool {
             }
             let placed =
                 Placed { distinct_hits: hit_count, fetched: parts.miss_count, free_count, absences: &absences };
-            parts.count(step, routes, placed, &mut plan.stats);
+            parts.count(step, routes, placed, &mut plan.stats, tally);
         } else {
-            self.admit_sparing(admission, &parts, map, scratch, plan);
+            self.admit_sparing(admission, &parts, map, tally, scratch, plan);
         }
         answer(routes, map.layer(step.layer), parts.absent_count == 0 && plan.left_count() == 0, &mut plan.slots);
         Ok(())
@@ -129,6 +130,7 @@ impl Pool {
         admission: Admission<'_>,
         parts: &Parts,
         map: &mut Map,
+        tally: &mut Stats,
         scratch: &mut Scratch,
         plan: &mut Plan,
     ) {
@@ -169,7 +171,7 @@ impl Pool {
         left.iter().for_each(|&row| placer.leave(row));
         let absences = placer.absences;
         let placed = Placed { distinct_hits: slots.len(), fetched: fetched.len(), free_count, absences: &absences };
-        parts.count(admission.step, admission.routes, placed, &mut plan.stats);
+        parts.count(admission.step, admission.routes, placed, &mut plan.stats, tally);
         plan.sort_by_row();
         slots.clear();
         match phase {
@@ -296,24 +298,35 @@ struct Parts {
 }
 
 impl Parts {
-    /// Writes what the step adds to the statistics, each counter once and to its place: where they were added up, or
-    /// copied as a whole, the processor read two at once that had just been written one by one, and waited for them.
+    /// Writes down what the step adds to the statistics, and adds it to those of its layer.
+    ///
+    /// Each counter by itself, and from where it was counted: where the sum was made of what had been written down, the
+    /// processor read two counters at once that had just been written one by one, and waited for them.
     #[inline]
-    fn count(&self, step: &Step, routes: &[ExpertId], placed: Placed<'_>, stats: &mut Stats) {
+    fn count(&self, step: &Step, routes: &[ExpertId], placed: Placed<'_>, stats: &mut Stats, tally: &mut Stats) {
         let Placed { distinct_hits, fetched, free_count, absences } = placed;
         let others = absences.others();
-        stats.steps = u64::from(!step.continues);
-        stats.routes = (routes.len() - self.absent_count) as u64;
-        stats.hit_routes = self.hit_count as u64;
-        stats.distinct = (distinct_hits + self.miss_count) as u64;
-        stats.misses = self.miss_count as u64;
-        stats.fetched = fetched as u64;
-        stats.evictions = (fetched - free_count) as u64;
-        stats.cold_misses = others[Absence::NeverRouted as usize];
-        stats.capacity_misses = self.miss_count as u64 - others.iter().sum::<u64>();
-        stats.staging_misses = others[Absence::Staged as usize];
-        stats.freed_misses = others[Absence::Freed as usize];
-        stats.cpu_misses = others[Absence::OnCpu as usize];
+        macro_rules! count {
+            ($($counter:ident: $number:expr,)*) => { $(
+                let number = $number;
+                stats.$counter = number;
+                tally.$counter += number;
+            )* };
+        }
+        count! {
+            steps: u64::from(!step.continues),
+            routes: (routes.len() - self.absent_count) as u64,
+            hit_routes: self.hit_count as u64,
+            distinct: (distinct_hits + self.miss_count) as u64,
+            misses: self.miss_count as u64,
+            fetched: fetched as u64,
+            evictions: (fetched - free_count) as u64,
+            cold_misses: others[Absence::NeverRouted as usize],
+            capacity_misses: self.miss_count as u64 - others.iter().sum::<u64>(),
+            staging_misses: others[Absence::Staged as usize],
+            freed_misses: others[Absence::Freed as usize],
+            cpu_misses: others[Absence::OnCpu as usize],
+        }
     }
 }
 

@@ -1,10 +1,11 @@
-//! Counters of what was admitted. A step is counted once, whatever its width, when its plan is committed.
+//! Counters of what was admitted. A step is counted once, whatever its width, when it is admitted; an aborted one is
+//! taken back.
 
 use std::ops::{AddAssign, Sub};
 
 use ftcache_policy::{ExpertId, LayerId, PoolId};
 
-use crate::{Cache, EnsureError, Phase, Plan, Step};
+use crate::{Cache, Phase, Step};
 
 /// What the steps of one layer, or of several, came to.
 ///
@@ -115,20 +116,10 @@ impl Tally {
         Self { stats: vec![Stats::default(); Phase::ALL.len() * layer_count] }
     }
 
-    fn of(&mut self, step: &Step) -> &mut Stats {
-        &mut self.stats[Phase::ALL.len() * step.layer.index() + step.phase as usize]
-    }
-
-    /// Counts a committed step.
+    /// The counters of a step's layer and phase.
     #[inline]
-    pub(crate) fn count(&mut self, plan: &Plan) {
-        *self.of(&plan.step) += plan.stats;
-    }
-
-    pub(crate) fn count_refusal(&mut self, step: &Step, error: &EnsureError) {
-        if let EnsureError::StepTooWide { .. } = error {
-            self.of(step).refused += 1;
-        }
+    pub(crate) fn of(&mut self, step: &Step) -> &mut Stats {
+        &mut self.stats[Phase::ALL.len() * step.layer.index() + step.phase as usize]
     }
 
     pub(crate) fn restart(&mut self) {
