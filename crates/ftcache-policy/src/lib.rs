@@ -45,16 +45,14 @@ mod recency;
 mod report;
 mod scope;
 mod search;
+mod settings;
 mod split;
 mod staging;
 mod tables;
 
 pub use bit_set::{BitSet, SORT_LANES, sort_distinct, sort_first};
 pub use budget::{Budget, Share, parse_budget, parse_bytes};
-pub use configuration::{
-    Configuration, CpuCode, Declined, FetchChoice, Note, OtherModel, OverlapOff, Reserve, SetAside, Settings,
-    StagingPlace, StrategyChoice,
-};
+pub use configuration::{Configuration, Declined, Note, OverlapOff, SetAside};
 pub use configuration_error::{ConfigurationError, CpuLayersError, Enough, RankError, RatesError};
 pub use cpu_layers::CpuLayers;
 pub use error::{BytesError, GeometryError, ProfileError, StagingError};
@@ -69,6 +67,7 @@ pub use rates::{Basis, Pair, Point, Rates, Recommendation};
 pub use recency::Recency;
 pub use report::Effective;
 pub use scope::{Scope, group_layers};
+pub use settings::{CpuCode, FetchChoice, OtherModel, Reserve, Settings, StagingPlace, StrategyChoice};
 pub use split::{PoolBounds, Split, split_equal, split_profile};
 pub use staging::{SMALL_ROW_BYTES, SlotRun, StageRange, Staging};
 pub use tables::{Admission, table_bytes};

@@ -1,7 +1,8 @@
 //! The search behind a configuration: the most requests and the staging that fit, or the least budget that would do.
 
-use crate::configuration::{Found, Note, OverlapOff, SetAside, Settings, StagingPlace, fetch_of};
+use crate::configuration::{Found, Note, OverlapOff, SetAside, fetch_of};
 use crate::geometry::slot_ranges;
+use crate::settings::{Settings, StagingPlace};
 use crate::tables::{fixed_table_bytes, slot_table_bytes, table_bytes};
 use crate::{
     Budget, ConfigurationError, Constraints, Enough, Fetch, Geometry, GeometryError, LayerId, Model, PoolId, SlotRange,

@@ -128,7 +128,7 @@ impl Pool {
     fn admit_sparing(
         &mut self,
         admission: Admission<'_>,
-        parts: &Parts,
+        parts: &Parted,
         map: &mut Map,
         tally: &mut Stats,
         scratch: &mut Scratch,
@@ -291,13 +291,14 @@ fn answer(routes: &[ExpertId], experts: &[Expert], all: bool, slots: &mut Vec<Sl
     }));
 }
 
-struct Parts {
+/// How many of a step's routes hit, how many distinct experts miss, and how many routes are absent.
+struct Parted {
     hit_count: usize,
     miss_count: usize,
     absent_count: usize,
 }
 
-impl Parts {
+impl Parted {
     /// Writes down what the step adds to the statistics, and adds it to those of its layer.
     ///
     /// Each counter by itself, and from where it was counted: where the sum was made of what had been written down, the
@@ -339,14 +340,14 @@ struct Placed<'a> {
     absences: &'a Absences,
 }
 
-/// Parts the routes into slots of hits and distinct misses, marks the misses' experts as pending and counts the routes.
+/// Parted the routes into slots of hits and distinct misses, marks the misses' experts as pending and counts the routes.
 ///
 /// Whether a route hits is a coin toss to the processor, so nothing here branches on it: each route is written to both
 /// buffers, and one of the counts moves on.
 #[inline]
-fn part(routes: &[ExpertId], mut routing: Routing<'_>, hits: &mut [SlotId], misses: &mut [u32]) -> Parts {
+fn part(routes: &[ExpertId], mut routing: Routing<'_>, hits: &mut [SlotId], misses: &mut [u32]) -> Parted {
     let (hits, misses) = (&mut hits[..routes.len()], &mut misses[..routes.len()]);
-    let mut parts = Parts { hit_count: 0, miss_count: 0, absent_count: 0 };
+    let mut parts = Parted { hit_count: 0, miss_count: 0, absent_count: 0 };
     for route in routes {
         // Ids are checked, so what is outside is absent.
         let Some(was) = routing.route(*route) else {

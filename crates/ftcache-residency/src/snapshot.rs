@@ -243,7 +243,8 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// Residents of another model, by fingerprint or numbers; a cache that is not empty; an open chunk.
+    /// Residents of another model, by fingerprint or numbers; a cache that is not empty; an open chunk; more residents
+    /// than there are steps left to count. The cache is then as it was.
     pub fn bring_back<'a>(
         &'a mut self,
         residents: &Residents,
