@@ -90,7 +90,7 @@ pub unsafe fn apply(
         }
         for run in plan.runs() {
             let copy = RowCopy {
-                source: banks.rows(layer, bank, run.row.get()).expect("the layer's banks are attached"),
+                source: banks.rows(layer, bank, run.row.get()).expect("the layer's banks are attached").into(),
                 target: arenas.slots(geometry, plan.pool(), bank, run.slot).expect("the layer reads this bank"),
                 row_bytes,
                 row_count: u64::from(run.count),

@@ -1,7 +1,9 @@
-//! The one trait to hardware: memory, row copies, streams and events.
+//! The one trait to hardware: memory on both sides, streams and events, row copies.
 //!
 //! Handles are plain numbers, as a driver gives them, so that an engine's own streams can be used as they are. Calls
 //! only enqueue, but for those that say what they wait for.
+
+use std::sync::atomic::AtomicU32;
 
 use crate::DeviceError;
 
@@ -42,11 +44,34 @@ pub struct DeviceSpan {
     pub stride: u64,
 }
 
-/// `row_count` rows of `row_bytes` from the host to the device; the strides differ freely.
+/// Where rows come from.
+#[derive(Debug, Clone, Copy)]
+pub enum Source {
+    /// Host memory.
+    Host(HostSpan),
+    /// Memory of the same device.
+    Device(DeviceSpan),
+}
+
+impl From<HostSpan> for Source {
+    fn from(span: HostSpan) -> Self {
+        Self::Host(span)
+    }
+}
+
+impl From<DeviceSpan> for Source {
+    fn from(span: DeviceSpan) -> Self {
+        Self::Device(span)
+    }
+}
+
+/// `row_count` rows of `row_bytes` to the device; the strides differ freely.
+///
+/// On the device, source and target do not overlap.
 #[derive(Debug, Clone, Copy)]
 pub struct RowCopy {
     /// Where they lie.
-    pub source: HostSpan,
+    pub source: Source,
     /// Where they go.
     pub target: DeviceSpan,
     /// Bytes of a row.
@@ -62,16 +87,38 @@ impl RowCopy {
     }
 }
 
+/// The copy of several that a device refused. Those before it may be on their way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CopyError {
+    /// Which one.
+    pub index: usize,
+    /// What the device said.
+    pub source: DeviceError,
+}
+
+/// What a device may do with host memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HostAccess {
+    /// Read and write.
+    ReadWrite,
+    /// Only read, so that memory which the system maps read-only can be registered, such as a model file.
+    ReadOnly,
+}
+
 /// A device that holds slots.
 ///
 /// # Safety
 ///
 /// Others let rows go on a device's word, so its waits must be real: once [`synchronize`](Self::synchronize) of a stream
 /// has returned, no copy that was enqueued on it reads its source any more; nor does any copy once
-/// [`synchronize_all`](Self::synchronize_all), [`free`](Self::free) or [`read`](Self::read) has.
+/// [`synchronize_all`](Self::synchronize_all), [`free`](Self::free) or [`read`](Self::read) has. That holds if they
+/// return an error, too.
 pub unsafe trait Device {
     /// What it calls itself, for people.
     fn name(&self) -> String;
+
+    /// Bytes of device memory that are free; `None` where that is not known.
+    fn free_bytes(&self) -> Option<u64>;
 
     /// Memory of `bytes` zeros, until [`free`](Self::free). Its address is a multiple of `alignment`, a power of two.
     ///
@@ -79,6 +126,19 @@ pub unsafe trait Device {
     ///
     /// Not enough memory, with the bytes wanted and free.
     fn allocate(&mut self, bytes: u64, alignment: u64) -> Result<Memory, DeviceError>;
+
+    /// Takes device memory of the caller's, such as an arena of the engine's, and fills it with zeros. It is used until
+    /// [`free`](Self::free), which waits as for other memory and gives nothing back.
+    ///
+    /// # Errors
+    ///
+    /// The device's own.
+    ///
+    /// # Safety
+    ///
+    /// `bytes` bytes from `address` on are this device's memory, nobody else writes there, and they stay so until they
+    /// are freed.
+    unsafe fn adopt(&mut self, address: u64, bytes: u64) -> Result<Memory, DeviceError>;
 
     /// Takes memory back. Waits for what is enqueued, since it may still use it.
     fn free(&mut self, memory: Memory);
@@ -90,18 +150,39 @@ pub unsafe trait Device {
     /// Memory that is not of this device.
     fn address(&self, memory: Memory) -> Result<u64, DeviceError>;
 
-    /// A new stream.
+    /// Pins host memory, so that copies from it need nobody's help.
+    ///
+    /// # Errors
+    ///
+    /// Memory that is registered, as a whole or in part, or what the system refuses to pin. Its bytes stay as they are.
+    ///
+    /// # Safety
+    ///
+    /// `bytes` bytes from `base` on stay mapped until they are unregistered.
+    unsafe fn register(&mut self, base: *const u8, bytes: u64, access: HostAccess) -> Result<(), DeviceError>;
+
+    /// Ends what [`register`](Self::register) began at `base`. Waits for what is enqueued, since it may still read there.
+    ///
+    /// # Errors
+    ///
+    /// No registration that begins there; whatever failed since the last call.
+    fn unregister(&mut self, base: *const u8) -> Result<(), DeviceError>;
+
+    /// A new stream, ordered with no other.
     ///
     /// # Errors
     ///
     /// The device's own.
     fn create_stream(&mut self) -> Result<Stream, DeviceError>;
 
+    /// Takes back a stream of [`create_stream`](Self::create_stream). What it was given is still done.
+    fn destroy_stream(&mut self, stream: Stream);
+
     /// Whether work can be given to a stream, as far as that can be told without giving it any.
     ///
     /// # Errors
     ///
-    /// A stream that is not of this device.
+    /// A stream that is not of this device, or that a graph is being captured on.
     fn check_stream(&self, stream: Stream) -> Result<(), DeviceError>;
 
     /// A new event, not recorded yet; waiting for it then waits for nothing.
@@ -110,6 +191,9 @@ pub unsafe trait Device {
     ///
     /// The device's own.
     fn create_event(&mut self) -> Result<Event, DeviceError>;
+
+    /// Takes an event back. Waits for it that are enqueued stay.
+    fn destroy_event(&mut self, event: Event);
 
     /// Makes `event` the point that `stream` has been given work up to.
     ///
@@ -125,6 +209,13 @@ pub unsafe trait Device {
     /// A stream or event that is not of this device.
     fn wait(&mut self, stream: Stream, event: Event) -> Result<(), DeviceError>;
 
+    /// Whether the point that `event` was last recorded at has been reached. Waits for nothing.
+    ///
+    /// # Errors
+    ///
+    /// An event that is not of this device; whatever failed since the last call.
+    fn has_passed(&mut self, event: Event) -> Result<bool, DeviceError>;
+
     /// Returns when everything enqueued on `stream` is done.
     ///
     /// # Errors
@@ -139,17 +230,79 @@ pub unsafe trait Device {
     /// Whatever failed since the last call.
     fn synchronize_all(&mut self) -> Result<(), DeviceError>;
 
+    /// Whether anything enqueued has failed since the last call. Waits for nothing, so it can only tell of the past.
+    ///
+    /// # Errors
+    ///
+    /// What failed.
+    fn check(&mut self) -> Result<(), DeviceError>;
+
     /// Enqueues a copy of rows.
     ///
     /// # Errors
     ///
-    /// A handle that is not of this device; a target outside its memory; the device's own. Nothing is copied then.
+    /// A handle that is not of this device; a source or target outside its memory; the device's own. Nothing is copied
+    /// then.
     ///
     /// # Safety
     ///
-    /// Every row of the source must stay readable and unchanged until the copy is done, which is when `stream` has
-    /// been synchronised after this call.
+    /// Every row of a source on the host must stay readable and unchanged until the copy is done, which is when `stream`
+    /// has been synchronised after this call.
     unsafe fn copy_rows(&mut self, stream: Stream, copy: &RowCopy) -> Result<(), DeviceError>;
+
+    /// Enqueues several copies of rows, in one call of the driver where it has one. Their order among each other is
+    /// the device's choice, so no row is the target of two.
+    ///
+    /// # Errors
+    ///
+    /// The first copy that is refused, as [`copy_rows`](Self::copy_rows) says. Others may be on their way then.
+    ///
+    /// # Safety
+    ///
+    /// As for [`copy_rows`](Self::copy_rows), for each of them.
+    unsafe fn copy_all(&mut self, stream: Stream, copies: &[RowCopy]) -> Result<(), CopyError> {
+        for (index, copy) in copies.iter().enumerate() {
+            // SAFETY: our caller's promise, copy by copy.
+            unsafe { self.copy_rows(stream, copy) }.map_err(|source| CopyError { index, source })?;
+        }
+        Ok(())
+    }
+
+    /// Enqueues zeros over `row_count` rows of `row_bytes`.
+    ///
+    /// # Errors
+    ///
+    /// A handle that is not of this device; a target outside its memory; the device's own.
+    fn clear_rows(
+        &mut self,
+        stream: Stream,
+        target: &DeviceSpan,
+        row_bytes: u64,
+        row_count: u64,
+    ) -> Result<(), DeviceError>;
+
+    /// Lets what is enqueued on `stream` from now on wait until the host has raised `word` to `value` or past it, counted
+    /// around the end of 32 bits.
+    ///
+    /// # Errors
+    ///
+    /// A stream that is not of this device; a word that the device cannot read, as it is in no registered memory.
+    ///
+    /// # Safety
+    ///
+    /// The word stays where it is until `stream` has been synchronised after this call, and somebody raises it.
+    unsafe fn wait_for_host(&mut self, stream: Stream, word: *const AtomicU32, value: u32) -> Result<(), DeviceError>;
+
+    /// Sets `word` to `value` once everything enqueued on `stream` before is done.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait_for_host`](Self::wait_for_host).
+    ///
+    /// # Safety
+    ///
+    /// The word stays where it is until `stream` has been synchronised after this call.
+    unsafe fn tell_host(&mut self, stream: Stream, word: *const AtomicU32, value: u32) -> Result<(), DeviceError>;
 
     /// Reads device memory once everything enqueued on any stream is done.
     ///

@@ -4,39 +4,78 @@
 //! holds it back until something waits, and then picks among the streams that may go on by a seed: what an engine
 //! forgot to order shows, without a GPU.
 //!
-//! *Unsafe*, relying on one promise: the sources of a copy stay readable and unchanged until its stream has been
-//! synchronised ([`Device::copy_rows`]). Targets are checked against the memory they lie in.
+//! *Unsafe*, relying on three promises: the sources of a copy stay readable and unchanged until its stream has been
+//! synchronised ([`Device::copy_rows`]), words that are waited for stay in place as long ([`Device::wait_for_host`]), and
+//! adopted memory is ours until it is freed ([`Device::adopt`]). Targets are checked against the memory they lie in.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::{Device, DeviceError, Event, Memory, RowCopy, Stream};
+use crate::{Device, DeviceError, DeviceSpan, Event, HostAccess, Memory, RowCopy, Source, Stream};
 
 #[derive(Debug)]
 enum Operation {
     Copy(RowCopy),
+    /// Zeros over rows.
+    Clear {
+        target: DeviceSpan,
+        row_bytes: u64,
+        row_count: u64,
+    },
     /// The record of this number is reached.
     Record(u64),
     /// Go on once the record of this number has been reached.
     Wait(u64),
+    /// Go on once the host has raised a word to a value.
+    WaitForHost(*const AtomicU32, u32),
+    /// Set a word of the host's to a value.
+    TellHost(*const AtomicU32, u32),
 }
 
-/// One allocation.
+/// One allocation, or memory that was adopted.
 #[derive(Debug)]
 struct Block {
-    room: Box<[u8]>,
-    /// Where the memory begins in the room.
-    first: usize,
+    first: NonNull<u8>,
     bytes: usize,
+    /// What it was allocated with; `None` if it was adopted.
+    layout: Option<Layout>,
 }
 
 impl Block {
     fn memory(&self) -> &[u8] {
-        &self.room[self.first..][..self.bytes]
+        // SAFETY: `bytes` bytes from `first` on are ours, allocated (`allocate`) or promised (`Device::adopt`), until this
+        // block is dropped, and they were all set to zero then.
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.bytes) }
     }
 
     fn memory_mut(&mut self) -> &mut [u8] {
-        &mut self.room[self.first..][..self.bytes]
+        // SAFETY: as in `memory`; and the block is borrowed for writing.
+        unsafe { std::slice::from_raw_parts_mut(self.first.as_ptr(), self.bytes) }
     }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if let Some(layout) = self.layout {
+            // SAFETY: it was allocated with this layout and is not freed elsewhere.
+            unsafe { dealloc(self.first.as_ptr(), layout) };
+        }
+    }
+}
+
+/// What a device has given out and not taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LiveObjects {
+    /// Allocations, adopted memory included.
+    pub memories: usize,
+    /// Streams, without the default one.
+    pub streams: usize,
+    /// Events.
+    pub events: usize,
+    /// Registered ranges of host memory.
+    pub registrations: usize,
 }
 
 /// How enqueued work is done.
@@ -51,13 +90,16 @@ enum Order {
 #[derive(Debug)]
 pub struct HostDevice {
     memories: HashMap<u64, Block>,
-    next_memory: u64,
     limit_bytes: u64,
     used_bytes: u64,
-    /// Index 0 is the default stream.
-    streams: Vec<VecDeque<Operation>>,
+    /// In the order they were made, so that a seed means the same on every machine; a destroyed one until it is done.
+    streams: BTreeMap<u64, Queue>,
     /// The number of each event's last record; 0 if it has none.
-    events: Vec<u64>,
+    events: HashMap<u64, u64>,
+    /// Bytes from each base.
+    registrations: BTreeMap<usize, u64>,
+    register_limit_bytes: u64,
+    next_handle: u64,
     next_record: u64,
     /// Records enqueued and not reached. An event may be recorded on several streams, which go on in any order, so each
     /// record is kept by itself.
@@ -67,8 +109,16 @@ pub struct HostDevice {
     fail_in: Option<u64>,
 }
 
-// SAFETY: the pointers in queued copies are only read through, under the promise of `Device::copy_rows`, which binds
-// whoever enqueued them whatever thread the work is done on.
+/// What a stream has been given and not done.
+#[derive(Debug, Default)]
+struct Queue {
+    operations: VecDeque<Operation>,
+    destroyed: bool,
+}
+
+// SAFETY: blocks are owned, or ours alone by the promise of `Device::adopt`. The pointers in queued operations are only
+// used under the promises of `Device::copy_rows` and `Device::wait_for_host`, which bind whoever enqueued them whatever
+// thread the work is done on.
 unsafe impl Send for HostDevice {}
 
 impl HostDevice {
@@ -76,11 +126,13 @@ impl HostDevice {
     pub fn new() -> Self {
         Self {
             memories: HashMap::new(),
-            next_memory: 1,
             limit_bytes: u64::MAX,
             used_bytes: 0,
-            streams: vec![VecDeque::new()],
-            events: Vec::new(),
+            streams: BTreeMap::from([(Stream::DEFAULT.0, Queue::default())]),
+            events: HashMap::new(),
+            registrations: BTreeMap::new(),
+            register_limit_bytes: u64::MAX,
+            next_handle: 1,
             next_record: 1,
             unreached: HashSet::new(),
             order: Order::AtOnce,
@@ -100,6 +152,13 @@ impl HostDevice {
         self
     }
 
+    /// The same device, which refuses to register more than this many bytes of host memory.
+    #[must_use]
+    pub fn with_register_limit(mut self, limit_bytes: u64) -> Self {
+        self.register_limit_bytes = limit_bytes;
+        self
+    }
+
     /// Lets one copy fail: the next one after `copies` more, at the time it is enqueued. For tests of what follows.
     pub fn fail_copy_after(&mut self, copies: u64) {
         self.fail_in = Some(copies);
@@ -110,14 +169,24 @@ impl HostDevice {
         self.used_bytes
     }
 
-    fn stream_index(&self, stream: Stream) -> Result<usize, DeviceError> {
-        let known = usize::try_from(stream.0).ok().filter(|&index| index < self.streams.len());
-        known.ok_or(DeviceError::UnknownHandle { what: "stream", handle: stream.0 })
+    /// Bytes of host memory that are registered.
+    pub fn registered_bytes(&self) -> u64 {
+        self.registrations.values().sum()
     }
 
-    fn event_index(&self, event: Event) -> Result<usize, DeviceError> {
-        let known = usize::try_from(event.0).ok().filter(|&index| index < self.events.len());
-        known.ok_or(DeviceError::UnknownHandle { what: "event", handle: event.0 })
+    /// What has been given out and not taken back.
+    pub fn live_objects(&self) -> LiveObjects {
+        LiveObjects {
+            memories: self.memories.len(),
+            streams: self.streams.values().filter(|queue| !queue.destroyed).count() - 1,
+            events: self.events.len(),
+            registrations: self.registrations.len(),
+        }
+    }
+
+    fn check_event(&self, event: Event) -> Result<(), DeviceError> {
+        let known = self.events.contains_key(&event.0);
+        if known { Ok(()) } else { Err(DeviceError::UnknownHandle { what: "event", handle: event.0 }) }
     }
 
     fn memory(&self, memory: Memory) -> Result<&[u8], DeviceError> {
@@ -125,65 +194,139 @@ impl HostDevice {
         known.ok_or(DeviceError::UnknownHandle { what: "memory", handle: memory.0 })
     }
 
-    fn enqueue(&mut self, stream: usize, operation: Operation) {
+    /// Whether rows lie in their memory.
+    fn check_span(
+        &self,
+        operation: &'static str,
+        span: &DeviceSpan,
+        row_bytes: u64,
+        row_count: u64,
+    ) -> Result<(), DeviceError> {
+        let memory_bytes = self.memory(span.memory)?.len() as u64;
+        let bytes = match row_count {
+            0 => 0,
+            count => (count - 1).saturating_mul(span.stride).saturating_add(row_bytes),
+        };
+        let offset = span.offset;
+        if offset.saturating_add(bytes) > memory_bytes {
+            return Err(DeviceError::OutOfBounds { operation, offset, bytes, memory_bytes });
+        }
+        Ok(())
+    }
+
+    fn next_handle(&mut self) -> u64 {
+        self.next_handle += 1;
+        self.next_handle - 1
+    }
+
+    fn add_block(&mut self, block: Block) -> Memory {
+        let handle = self.next_handle();
+        self.memories.insert(handle, block);
+        Memory(handle)
+    }
+
+    fn enqueue(&mut self, stream: Stream, operation: Operation) -> Result<(), DeviceError> {
         match self.order {
             // Nothing can be in the way: every record before this has passed.
-            Order::AtOnce => self.execute(operation),
-            Order::Deferred(_) => self.streams[stream].push_back(operation),
+            Order::AtOnce => {
+                self.check_stream(stream)?;
+                self.execute(operation);
+            }
+            Order::Deferred(_) => {
+                let queue = self.streams.get_mut(&stream.0).filter(|queue| !queue.destroyed);
+                let queue = queue.ok_or(DeviceError::UnknownHandle { what: "stream", handle: stream.0 })?;
+                queue.operations.push_back(operation);
+            }
         }
+        Ok(())
     }
 
     fn execute(&mut self, operation: Operation) {
         match operation {
             Operation::Copy(copy) => self.execute_copy(&copy),
+            Operation::Clear { target, row_bytes, row_count } => {
+                let block = self.memories.get_mut(&target.memory.0).expect("freeing waits for what is enqueued");
+                for row in 0..row_count {
+                    let at = (target.offset + row * target.stride) as usize;
+                    block.memory_mut()[at..][..row_bytes as usize].fill(0);
+                }
+            }
             Operation::Record(record) => {
                 self.unreached.remove(&record);
             }
             Operation::Wait(record) => debug_assert!(!self.unreached.contains(&record)),
+            Operation::WaitForHost(word, value) => {
+                while !is_raised(word, value) {
+                    std::thread::yield_now();
+                }
+            }
+            // SAFETY: the word stays in place until its stream has been synchronised (`Device::tell_host`).
+            Operation::TellHost(word, value) => unsafe { (*word).store(value, Ordering::Release) },
         }
     }
 
     fn execute_copy(&mut self, copy: &RowCopy) {
-        let Some(block) = self.memories.get_mut(&copy.target.memory.0) else {
-            // Freeing waits for what is enqueued, so a copy never outlives its memory.
-            unreachable!("memory {} is gone", copy.target.memory.0);
+        let stride = match &copy.source {
+            Source::Host(span) => span.stride,
+            Source::Device(span) => span.stride,
         };
-        let (row_bytes, packed) = (copy.row_bytes, copy.source.stride == copy.row_bytes);
+        let row_bytes = copy.row_bytes;
         // Rows without gaps on both sides are one piece.
-        let (piece_bytes, piece_count) = match packed && copy.target.stride == row_bytes {
+        let (piece_bytes, piece_count) = match stride == row_bytes && copy.target.stride == row_bytes {
             true => (row_bytes * copy.row_count, 1),
             false => (row_bytes, copy.row_count),
         };
+        let base = match &copy.source {
+            Source::Host(span) => span.base,
+            Source::Device(span) => self.memories[&span.memory.0].memory().as_ptr().wrapping_add(span.offset as usize),
+        };
+        let target = self.memories.get_mut(&copy.target.memory.0).expect("freeing waits for what is enqueued");
+        let target = target.first.as_ptr().wrapping_add(copy.target.offset as usize);
         for piece in 0..piece_count {
-            let source = copy.source.base.wrapping_add((piece * copy.source.stride) as usize);
-            let at = (copy.target.offset + piece * copy.target.stride) as usize;
-            let target = &mut block.memory_mut()[at..at + piece_bytes as usize];
-            // SAFETY: whoever enqueued the copy keeps `row_count` rows at the source's stride readable until it is done
-            // (`Device::copy_rows`), and a piece is one of them or all of them. The target is memory of ours and is
-            // borrowed for writing, so the two do not overlap.
-            unsafe { std::ptr::copy_nonoverlapping(source, target.as_mut_ptr(), piece_bytes as usize) };
+            let source = base.wrapping_add((piece * stride) as usize);
+            let target = target.wrapping_add((piece * copy.target.stride) as usize);
+            // SAFETY: a source on the host stays readable until the copy is done, by the promise of whoever enqueued it
+            // (`Device::copy_rows`); one on the device, and the target, were checked against their memory, which
+            // outlives what is enqueued. The bytes may overlap, which `copy` allows.
+            unsafe { std::ptr::copy(source, target, piece_bytes as usize) };
         }
     }
 
     /// Does held-back work, a stream at a time by the seed, until `done` says that no more is wanted.
-    fn drain(&mut self, done: impl Fn(&[VecDeque<Operation>]) -> bool) {
+    fn drain(&mut self, done: impl Fn(&BTreeMap<u64, Queue>) -> bool) {
         while !done(&self.streams) {
-            let ready: Vec<usize> = (0..self.streams.len()).filter(|&stream| self.may_go_on(stream)).collect();
-            // A record stands before every wait for it, so the oldest operation of all can always go on.
-            let stream = ready[self.choose(ready.len())];
-            let operation = self.streams[stream].pop_front().expect("a ready stream has work");
-            self.execute(operation);
+            if !self.advance() {
+                // A record stands before every wait for it, so only the host can be in the way.
+                std::thread::yield_now();
+            }
         }
     }
 
-    fn drain_all(&mut self) {
-        self.drain(|streams| streams.iter().all(VecDeque::is_empty));
+    /// Does one operation of a stream that may go on, by the seed. Returns whether there was one.
+    fn advance(&mut self) -> bool {
+        let ready: Vec<u64> = self.streams.keys().copied().filter(|&stream| self.may_go_on(stream)).collect();
+        if ready.is_empty() {
+            return false;
+        }
+        let stream = ready[self.choose(ready.len())];
+        let queue = self.streams.get_mut(&stream).expect("a ready stream is there");
+        let operation = queue.operations.pop_front().expect("a ready stream has work");
+        if queue.destroyed && queue.operations.is_empty() {
+            self.streams.remove(&stream);
+        }
+        self.execute(operation);
+        true
     }
 
-    fn may_go_on(&self, stream: usize) -> bool {
-        match self.streams[stream].front() {
+    fn drain_all(&mut self) {
+        self.drain(|streams| streams.values().all(|queue| queue.operations.is_empty()));
+    }
+
+    fn may_go_on(&self, stream: u64) -> bool {
+        match self.streams[&stream].operations.front() {
             None => false,
             Some(Operation::Wait(record)) => !self.unreached.contains(record),
+            Some(&Operation::WaitForHost(word, value)) => is_raised(word, value),
             Some(_) => true,
         }
     }
@@ -194,6 +337,14 @@ impl HostDevice {
         *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((*state >> 33) % count as u64) as usize
     }
+}
+
+/// Whether a word has been raised to a value, counted around the end of 32 bits.
+fn is_raised(word: *const AtomicU32, value: u32) -> bool {
+    // SAFETY: the word stays in place until its stream has been synchronised (`Device::wait_for_host`), which is after
+    // the operation that asks.
+    let word = unsafe { (*word).load(Ordering::Acquire) };
+    word.wrapping_sub(value) as i32 >= 0
 }
 
 impl Default for HostDevice {
@@ -209,31 +360,39 @@ unsafe impl Device for HostDevice {
         "host memory".to_owned()
     }
 
-    fn allocate(&mut self, bytes: u64, alignment: u64) -> Result<Memory, DeviceError> {
+    fn free_bytes(&self) -> Option<u64> {
         // A limit may be set below what is allocated already.
+        (self.limit_bytes < u64::MAX).then(|| self.limit_bytes.saturating_sub(self.used_bytes))
+    }
+
+    fn allocate(&mut self, bytes: u64, alignment: u64) -> Result<Memory, DeviceError> {
         let free_bytes = self.limit_bytes.saturating_sub(self.used_bytes);
         let out_of_memory = DeviceError::OutOfMemory { wanted_bytes: bytes, free_bytes };
         if bytes > free_bytes {
             return Err(out_of_memory);
         }
-        // Room to begin at a multiple of the alignment.
-        let length = bytes.checked_add(alignment).and_then(|length| usize::try_from(length).ok());
-        let length = length.ok_or_else(|| out_of_memory.clone())?;
-        let mut room = Vec::new();
-        room.try_reserve_exact(length).map_err(|_| out_of_memory)?;
-        room.resize(length, 0_u8);
-        let room = room.into_boxed_slice();
-        let first = room.as_ptr().addr().next_multiple_of(alignment as usize) - room.as_ptr().addr();
-        let handle = self.next_memory;
-        self.next_memory += 1;
+        let Ok(length) = usize::try_from(bytes) else { return Err(out_of_memory) };
+        // An allocation of nothing is none.
+        let layout = Layout::from_size_align(length.max(1), alignment as usize).map_err(|_| out_of_memory.clone())?;
+        // SAFETY: the layout has at least one byte.
+        let first = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(out_of_memory)?;
         self.used_bytes += bytes;
-        self.memories.insert(handle, Block { room, first, bytes: bytes as usize });
-        Ok(Memory(handle))
+        Ok(self.add_block(Block { first, bytes: length, layout: Some(layout) }))
+    }
+
+    unsafe fn adopt(&mut self, address: u64, bytes: u64) -> Result<Memory, DeviceError> {
+        let unknown = DeviceError::UnknownHandle { what: "address", handle: address };
+        let first = NonNull::new(address as *mut u8).ok_or(unknown)?;
+        // SAFETY: the caller promises that these bytes are ours to write.
+        unsafe { first.as_ptr().write_bytes(0, bytes as usize) };
+        Ok(self.add_block(Block { first, bytes: bytes as usize, layout: None }))
     }
 
     fn free(&mut self, memory: Memory) {
         self.drain_all();
-        if let Some(block) = self.memories.remove(&memory.0) {
+        if let Some(block) = self.memories.remove(&memory.0)
+            && block.layout.is_some()
+        {
             self.used_bytes -= block.bytes as u64;
         }
     }
@@ -242,40 +401,91 @@ unsafe impl Device for HostDevice {
         Ok(self.memory(memory)?.as_ptr() as u64)
     }
 
+    unsafe fn register(&mut self, base: *const u8, bytes: u64, _access: HostAccess) -> Result<(), DeviceError> {
+        let failed = |reason: String| DeviceError::Failed { operation: "register", bytes, reason };
+        let first = base.addr();
+        let before = self.registrations.range(..first.saturating_add(bytes as usize)).next_back();
+        if let Some((&other, &other_bytes)) = before
+            && other as u64 + other_bytes > first as u64
+        {
+            return Err(failed(format!("{other_bytes} bytes at {other:#x} are registered, {first:#x} is asked for")));
+        }
+        let registered = self.registered_bytes();
+        if registered.saturating_add(bytes) > self.register_limit_bytes {
+            let limit = self.register_limit_bytes;
+            return Err(failed(format!("{registered} bytes are registered; the limit is {limit}")));
+        }
+        self.registrations.insert(first, bytes);
+        Ok(())
+    }
+
+    fn unregister(&mut self, base: *const u8) -> Result<(), DeviceError> {
+        self.drain_all();
+        let known = self.registrations.remove(&base.addr());
+        let unknown = DeviceError::UnknownHandle { what: "registration", handle: base.addr() as u64 };
+        known.map(|_| ()).ok_or(unknown)
+    }
+
     fn create_stream(&mut self) -> Result<Stream, DeviceError> {
-        self.streams.push(VecDeque::new());
-        Ok(Stream(self.streams.len() as u64 - 1))
+        let handle = self.next_handle();
+        self.streams.insert(handle, Queue::default());
+        Ok(Stream(handle))
+    }
+
+    fn destroy_stream(&mut self, stream: Stream) {
+        if stream == Stream::DEFAULT {
+            return;
+        }
+        match self.streams.get_mut(&stream.0) {
+            Some(queue) if !queue.operations.is_empty() => queue.destroyed = true,
+            _ => {
+                self.streams.remove(&stream.0);
+            }
+        }
     }
 
     fn check_stream(&self, stream: Stream) -> Result<(), DeviceError> {
-        self.stream_index(stream).map(|_| ())
+        let known = self.streams.get(&stream.0).filter(|queue| !queue.destroyed);
+        known.map(|_| ()).ok_or(DeviceError::UnknownHandle { what: "stream", handle: stream.0 })
     }
 
     fn create_event(&mut self) -> Result<Event, DeviceError> {
-        self.events.push(0);
-        Ok(Event(self.events.len() as u64 - 1))
+        let handle = self.next_handle();
+        self.events.insert(handle, 0);
+        Ok(Event(handle))
+    }
+
+    fn destroy_event(&mut self, event: Event) {
+        self.events.remove(&event.0);
     }
 
     fn record(&mut self, event: Event, stream: Stream) -> Result<(), DeviceError> {
-        let (event, stream) = (self.event_index(event)?, self.stream_index(stream)?);
+        self.check_event(event)?;
+        self.check_stream(stream)?;
         let record = self.next_record;
         self.next_record += 1;
-        self.events[event] = record;
+        self.events.insert(event.0, record);
         self.unreached.insert(record);
-        self.enqueue(stream, Operation::Record(record));
-        Ok(())
+        self.enqueue(stream, Operation::Record(record))
     }
 
     fn wait(&mut self, stream: Stream, event: Event) -> Result<(), DeviceError> {
-        let (event, stream) = (self.event_index(event)?, self.stream_index(stream)?);
+        self.check_event(event)?;
         // The point waited for is the last one recorded by now, not one recorded later.
-        self.enqueue(stream, Operation::Wait(self.events[event]));
-        Ok(())
+        self.enqueue(stream, Operation::Wait(self.events[&event.0]))
+    }
+
+    /// Held-back work goes on by one operation, so that whoever asks again and again gets to the point.
+    fn has_passed(&mut self, event: Event) -> Result<bool, DeviceError> {
+        self.check_event(event)?;
+        let passed = |device: &Self| !device.unreached.contains(&device.events[&event.0]);
+        let already = passed(self);
+        Ok(already || (self.advance() && passed(self)))
     }
 
     fn synchronize(&mut self, stream: Stream) -> Result<(), DeviceError> {
-        let stream = self.stream_index(stream)?;
-        self.drain(|streams| streams[stream].is_empty());
+        self.check_stream(stream)?;
+        self.drain(|streams| streams[&stream.0].operations.is_empty());
         Ok(())
     }
 
@@ -284,16 +494,15 @@ unsafe impl Device for HostDevice {
         Ok(())
     }
 
+    fn check(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
     unsafe fn copy_rows(&mut self, stream: Stream, copy: &RowCopy) -> Result<(), DeviceError> {
-        let stream = self.stream_index(stream)?;
-        let memory_bytes = self.memory(copy.target.memory)?.len() as u64;
-        let bytes = match copy.row_count {
-            0 => 0,
-            count => (count - 1).saturating_mul(copy.target.stride).saturating_add(copy.row_bytes),
-        };
-        let offset = copy.target.offset;
-        if offset.saturating_add(bytes) > memory_bytes {
-            return Err(DeviceError::OutOfBounds { operation: "row copy", offset, bytes, memory_bytes });
+        self.check_stream(stream)?;
+        self.check_span("row copy", &copy.target, copy.row_bytes, copy.row_count)?;
+        if let Source::Device(span) = &copy.source {
+            self.check_span("row copy", span, copy.row_bytes, copy.row_count)?;
         }
         if self.fail_in == Some(0) {
             self.fail_in = None;
@@ -301,8 +510,26 @@ unsafe impl Device for HostDevice {
             return Err(DeviceError::Failed { operation: "row copy", bytes: copy.bytes(), reason });
         }
         self.fail_in = self.fail_in.map(|copies| copies - 1);
-        self.enqueue(stream, Operation::Copy(*copy));
-        Ok(())
+        self.enqueue(stream, Operation::Copy(*copy))
+    }
+
+    fn clear_rows(
+        &mut self,
+        stream: Stream,
+        target: &DeviceSpan,
+        row_bytes: u64,
+        row_count: u64,
+    ) -> Result<(), DeviceError> {
+        self.check_span("clear", target, row_bytes, row_count)?;
+        self.enqueue(stream, Operation::Clear { target: *target, row_bytes, row_count })
+    }
+
+    unsafe fn wait_for_host(&mut self, stream: Stream, word: *const AtomicU32, value: u32) -> Result<(), DeviceError> {
+        self.enqueue(stream, Operation::WaitForHost(word, value))
+    }
+
+    unsafe fn tell_host(&mut self, stream: Stream, word: *const AtomicU32, value: u32) -> Result<(), DeviceError> {
+        self.enqueue(stream, Operation::TellHost(word, value))
     }
 
     fn read(&mut self, memory: Memory, offset: u64, target: &mut [u8]) -> Result<(), DeviceError> {

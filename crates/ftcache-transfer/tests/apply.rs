@@ -41,11 +41,11 @@ fn a_plan_without_copies_enqueues_nothing_at_all() {
     let copy = world.device.create_stream().unwrap();
     let forked = Streams { compute: Stream::DEFAULT, copy };
     world.step(forked, 0, &[1, 2]).unwrap();
-    let enqueued = world.device.enqueued;
+    let enqueued = world.device.get().enqueued;
     assert!(enqueued > 0);
     assert_eq!(world.step(forked, 0, &[2, 1, 1]), Ok(0));
     assert_eq!(world.step(forked, 1, &[]), Ok(0));
-    assert_eq!(world.device.enqueued, enqueued);
+    assert_eq!(world.device.get().enqueued, enqueued);
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn neighbouring_rows_to_neighbouring_slots_travel_as_one_copy_a_bank() {
     let mut world = world(HostDevice::new());
     world.step(ONE, 0, &[3, 4, 5]).unwrap();
     let shapes: Vec<(u64, u64)> =
-        world.device.copies.iter().map(|(_, copy)| (copy.row_bytes, copy.row_count)).collect();
+        world.device.get().copies.iter().map(|(_, copy)| (copy.row_bytes, copy.row_count)).collect();
     let mut wanted = vec![(70, 3), (2, 3), (33, 3)];
     wanted.retain(|shape| !shapes.contains(shape));
     assert_eq!((shapes.len(), wanted), (3, vec![]), "{shapes:?}");
@@ -91,27 +91,27 @@ fn a_copy_that_fails_names_its_layer_its_bank_and_every_slot_of_the_plan() {
     let routes = [1, 2, 4, 5, 9];
     let mut whole = world(HostDevice::new());
     whole.step(ONE, 1, &[0, 4]).unwrap();
-    let first = whole.device.copies.len();
+    let first = whole.device.get().copies.len();
     whole.step(ONE, 1, &routes).unwrap();
     // Which bank the i-th copy of the step belongs to, from the arena that it writes.
     let bank_of = |index: usize| {
-        let memory = whole.device.copies[first + index].1.target.memory;
+        let memory = whole.device.get().copies[first + index].1.target.memory;
         BankId::from_index((0..4).position(|bank| whole.memory(BankId::from_index(bank)) == Some(memory)).unwrap())
     };
-    let count = whole.device.copies.len() - first;
+    let count = whole.device.get().copies.len() - first;
     assert!(count > 3, "the step has runs apart: {count}");
     let slots: Vec<SlotId> = whole.plan.copies().iter().map(|copy| copy.slot).collect();
 
     for index in 0..count {
         let mut world = world(HostDevice::new());
         world.step(ONE, 1, &[0, 4]).unwrap();
-        world.device.host.fail_copy_after(index as u64);
+        world.device.get_mut().host.fail_copy_after(index as u64);
         let error = world.step(ONE, 1, &routes).unwrap_err();
         assert_eq!(error.layer, LayerId::new(1), "copy {index}");
         assert_eq!(error.bank, Some(bank_of(index)), "copy {index}");
         assert_eq!(error.slots, slots, "copy {index}");
         assert!(matches!(error.source, DeviceError::Failed { .. }), "copy {index}: {error}");
-        assert_eq!(world.device.copies.len(), first + index + 1, "nothing is tried after copy {index}");
+        assert_eq!(world.device.get().copies.len(), first + index + 1, "nothing is tried after copy {index}");
         for &slot in &error.slots {
             assert_eq!(world.residency.expert_of(world.plan.pool(), slot), None, "copy {index} slot {slot}");
         }
@@ -120,7 +120,7 @@ fn a_copy_that_fails_names_its_layer_its_bank_and_every_slot_of_the_plan() {
     }
     let mut world = world(HostDevice::new());
     world.step(ONE, 1, &[0, 4]).unwrap();
-    world.device.host.fail_copy_after(count as u64);
+    world.device.get_mut().host.fail_copy_after(count as u64);
     world.step(ONE, 1, &routes).unwrap();
 }
 
@@ -156,7 +156,7 @@ fn steps_and_kernels(program: u64, host: HostDevice, forgotten: Forgotten) -> Ve
     let mut rng = Rng::new(program);
     let mut world = world(host);
     let (compute, copy) = (world.device.create_stream().unwrap(), world.device.create_stream().unwrap());
-    world.device.deaf = match forgotten {
+    world.device.get_mut().deaf = match forgotten {
         Forgotten::Nothing => None,
         Forgotten::Release => Some(copy),
         Forgotten::Ready => Some(compute),
@@ -170,14 +170,14 @@ fn steps_and_kernels(program: u64, host: HostDevice, forgotten: Forgotten) -> Ve
             support::write(&mut world.device, compute, span.memory, span.offset, bytes).unwrap();
         }
         if rng.chance(1, 4) {
-            world.device.host.fail_copy_after(rng.below(5));
+            world.device.get_mut().host.fail_copy_after(rng.below(5));
         }
         let streams = if rng.chance(1, 4) { Streams::one(compute) } else { Streams { compute, copy } };
         let routes = [(); 4].map(|()| rng.below(10) as u32);
         // A failed step counts as well: what it had enqueued must stay behind the kernels before it.
         let _ = world.step(streams, rng.below(2) as u32, &routes);
         // A failure that the step did not come to is not the next kernel's.
-        world.device.host.fail_copy_after(u64::MAX);
+        world.device.get_mut().host.fail_copy_after(u64::MAX);
     }
     world.image()
 }
@@ -246,7 +246,7 @@ fn rows_of_a_failed_step_never_land_in_what_the_next_step_fills() {
         for index in 0..6 {
             let mut world = world(HostDevice::deferred(seed));
             let (compute, copy) = (world.device.create_stream().unwrap(), world.device.create_stream().unwrap());
-            world.device.host.fail_copy_after(index);
+            world.device.get_mut().host.fail_copy_after(index);
             world.step(Streams { compute, copy }, 0, &[0, 2, 4]).unwrap_err();
             world.step(Streams::one(compute), 1, &[1, 3, 5]).unwrap();
             assert!(world.image() == world.image_of_residents(), "seed {seed} copy {index}");
@@ -341,8 +341,8 @@ fn a_plan_that_was_not_carried_out_says_where_and_which_slots() {
     let mut forked = world(HostDevice::new());
     let mut copy = world(HostDevice::new());
     let mut one_slot = world(HostDevice::new());
-    copy.device.host.fail_copy_after(3);
-    one_slot.device.host.fail_copy_after(1);
+    copy.device.get_mut().host.fail_copy_after(3);
+    one_slot.device.get_mut().host.fail_copy_after(1);
     let errors = [
         forked.step(Streams { copy: Stream(7), ..ONE }, 0, &[3, 4]).unwrap_err(),
         copy.step(ONE, 2, &[1, 2, 4]).unwrap_err(),

@@ -33,7 +33,7 @@ fn check(shape: Shape, mut device: HostDevice, context: &str) {
     device.synchronize(Stream::DEFAULT).unwrap();
 
     let copy = RowCopy {
-        source: HostSpan { base: source[host_base as usize..].as_ptr(), stride: host_stride },
+        source: HostSpan { base: source[host_base as usize..].as_ptr(), stride: host_stride }.into(),
         target: DeviceSpan { memory, offset: device_offset, stride: device_stride },
         row_bytes,
         row_count,

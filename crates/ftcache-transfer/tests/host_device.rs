@@ -89,7 +89,7 @@ fn bytes_outside_the_memory_are_refused_and_nothing_is_written() {
         write(&mut device, Stream::DEFAULT, memory, u64::MAX - 7, ROW).unwrap_err();
 
         let mut rows = RowCopy {
-            source: HostSpan { base: ROW.as_ptr(), stride: 2 },
+            source: HostSpan { base: ROW.as_ptr(), stride: 2 }.into(),
             target: DeviceSpan { memory, offset: 0, stride: 9 },
             row_bytes: 2,
             row_count: 6,
@@ -122,7 +122,10 @@ fn rows_may_end_with_the_memory_without_a_last_stride() {
     let source = HostSpan { base: ROWS.as_ptr(), stride: 3 };
     let target = DeviceSpan { memory, offset: 0, stride: 10 };
     // SAFETY: three rows of three bytes of a static, which is never freed or changed.
-    unsafe { device.copy_rows(Stream::DEFAULT, &RowCopy { source, target, row_bytes: 3, row_count: 3 }) }.unwrap();
+    unsafe {
+        device.copy_rows(Stream::DEFAULT, &RowCopy { source: source.into(), target, row_bytes: 3, row_count: 3 })
+    }
+    .unwrap();
     assert_eq!(read(&mut device, memory, 23)[20..], [7, 8, 9]);
 }
 
@@ -300,7 +303,7 @@ fn write_cells(device: &mut HostDevice, stream: Stream, memory: Memory, i: usize
     let line = DeviceSpan { memory, offset: (i * WRITES + i + 1) as u64, stride: 1 };
     for (target, row_count) in [(column, i as u64), (line, (WRITES - i - 1) as u64)] {
         if row_count > 0 {
-            let copy = RowCopy { source, target, row_bytes: 1, row_count };
+            let copy = RowCopy { source: source.into(), target, row_bytes: 1, row_count };
             // SAFETY: fewer rows of one byte than `FILL[i]` has, in a static that is never freed or changed.
             unsafe { device.copy_rows(stream, &copy) }.unwrap();
         }
@@ -496,7 +499,7 @@ fn copy_of(device: &mut HostDevice, stream: Stream, memory: Memory, offset: u64,
     let source = HostSpan { base: source.as_ptr(), stride: row_bytes };
     // SAFETY: the tests below overwrite the source, which stays allocated to their end, only after a call that returns
     // when the copy is done.
-    unsafe { device.copy_rows(stream, &RowCopy { source, target, row_bytes, row_count: 1 }) }.unwrap();
+    unsafe { device.copy_rows(stream, &RowCopy { source: source.into(), target, row_bytes, row_count: 1 }) }.unwrap();
 }
 
 #[test]

@@ -57,18 +57,22 @@ fn fail_at_every_copy(scope: Scope, forked: bool, seed: Option<u64>) -> u64 {
         let hits: Vec<u32> = distinct.iter().copied().filter(|&expert| resident(&world, expert)).collect();
         assert_eq!(hits, [2, 5]);
         let stats = world.cache.stats();
-        let enqueued = world.device.get().copy_count;
+        let enqueued = world.device.get().copies.len() as u64;
 
         world.device.get_mut().host.fail_copy_after(index);
         let error = match world.load(streams, 0, &STEP) {
             Err(Error::Apply(error)) => error,
             Ok(_) => {
-                assert_eq!(world.device.get().copy_count - enqueued, index, "{context}");
+                assert_eq!(world.device.get().copies.len() as u64 - enqueued, index, "{context}");
                 return index;
             }
             Err(error) => panic!("{context}: {error}"),
         };
-        assert_eq!(world.device.get().copy_count - enqueued, index + 1, "{context}: nothing is tried after it");
+        assert_eq!(
+            world.device.get().copies.len() as u64 - enqueued,
+            index + 1,
+            "{context}: nothing is tried after it"
+        );
         assert_eq!(error.layer, LayerId::new(0), "{context}");
         assert!(error.bank.is_some(), "{context}");
         assert_eq!(error.slots.len(), misses.len(), "{context}: {error}");

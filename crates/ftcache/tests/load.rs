@@ -199,9 +199,9 @@ fn experts_of_this_step_are_never_its_victims() {
         Held::new(World::new(model(8, 1, &[vec![16]]), Constraints::new(Budget::Slots(2)), HostDevice::new(), 0));
     two.step(ONE, 0, &[0], "A");
     two.step(ONE, 0, &[1], "B");
-    let copied = two.world.device.get().copy_count;
+    let copied = two.world.device.get().copies.len() as u64;
     two.step(ONE, 0, &[2, 0], "C takes the slot of B, and A stays");
-    assert_eq!(two.world.device.get().copy_count - copied, 1);
+    assert_eq!(two.world.device.get().copies.len() as u64 - copied, 1);
 }
 
 #[test]

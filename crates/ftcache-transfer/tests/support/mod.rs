@@ -1,7 +1,10 @@
-//! What the tests of this crate share: a host device that notes what it is asked, rows that tell where they are from,
+//! What the tests of this crate share: a device that notes what it is asked, rows that tell where they are from,
 //! and everything that one plan needs.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
+
+#[path = "../../../ftcache-testkit/src/watched_device.rs"]
+mod watched_device;
 
 use std::sync::Arc;
 
@@ -11,86 +14,10 @@ use ftcache_policy::{
 use ftcache_residency::{Cache, Plan};
 pub(crate) use ftcache_testkit::generators::row;
 use ftcache_transfer::{
-    ApplyError, Arenas, Banks, Device, DeviceError, DeviceSpan, Event, Fences, HostDevice, HostRows, HostSpan, Memory,
+    ApplyError, Arenas, Banks, Device, DeviceError, DeviceSpan, Fences, HostDevice, HostRows, HostSpan, Memory,
     RowCopy, Stream, Streams, apply,
 };
-
-/// A host device that notes what is enqueued, and can leave out the waits of one stream.
-#[derive(Debug)]
-pub(crate) struct Watched {
-    pub(crate) host: HostDevice,
-    pub(crate) copies: Vec<(Stream, RowCopy)>,
-    /// Copies, records and waits.
-    pub(crate) enqueued: usize,
-    /// Waits of this stream are dropped: a fence that somebody forgot.
-    pub(crate) deaf: Option<Stream>,
-}
-
-impl Watched {
-    pub(crate) fn new(host: HostDevice) -> Self {
-        Self { host, copies: Vec::new(), enqueued: 0, deaf: None }
-    }
-}
-
-// SAFETY: every wait is the host device's.
-unsafe impl Device for Watched {
-    fn name(&self) -> String {
-        self.host.name()
-    }
-
-    fn allocate(&mut self, bytes: u64, alignment: u64) -> Result<Memory, DeviceError> {
-        self.host.allocate(bytes, alignment)
-    }
-
-    fn free(&mut self, memory: Memory) {
-        self.host.free(memory);
-    }
-
-    fn address(&self, memory: Memory) -> Result<u64, DeviceError> {
-        self.host.address(memory)
-    }
-
-    fn create_stream(&mut self) -> Result<Stream, DeviceError> {
-        self.host.create_stream()
-    }
-
-    fn check_stream(&self, stream: Stream) -> Result<(), DeviceError> {
-        self.host.check_stream(stream)
-    }
-
-    fn create_event(&mut self) -> Result<Event, DeviceError> {
-        self.host.create_event()
-    }
-
-    fn record(&mut self, event: Event, stream: Stream) -> Result<(), DeviceError> {
-        self.enqueued += 1;
-        self.host.record(event, stream)
-    }
-
-    fn wait(&mut self, stream: Stream, event: Event) -> Result<(), DeviceError> {
-        self.enqueued += 1;
-        if self.deaf == Some(stream) { Ok(()) } else { self.host.wait(stream, event) }
-    }
-
-    fn synchronize(&mut self, stream: Stream) -> Result<(), DeviceError> {
-        self.host.synchronize(stream)
-    }
-
-    fn synchronize_all(&mut self) -> Result<(), DeviceError> {
-        self.host.synchronize_all()
-    }
-
-    unsafe fn copy_rows(&mut self, stream: Stream, copy: &RowCopy) -> Result<(), DeviceError> {
-        self.enqueued += 1;
-        self.copies.push((stream, *copy));
-        // SAFETY: our caller made the promise that is asked for here.
-        unsafe { self.host.copy_rows(stream, copy) }
-    }
-
-    fn read(&mut self, memory: Memory, offset: u64, target: &mut [u8]) -> Result<(), DeviceError> {
-        self.host.read(memory, offset, target)
-    }
-}
+pub(crate) use watched_device::Watched;
 
 /// Enqueues a write of `bytes`, which are never freed or changed.
 pub(crate) fn write(
@@ -101,7 +28,7 @@ pub(crate) fn write(
     bytes: &'static [u8],
 ) -> Result<(), DeviceError> {
     let row_bytes = bytes.len() as u64;
-    let source = HostSpan { base: bytes.as_ptr(), stride: row_bytes };
+    let source = HostSpan { base: bytes.as_ptr(), stride: row_bytes }.into();
     let target = DeviceSpan { memory, offset, stride: row_bytes };
     // SAFETY: a `'static` slice behind a shared reference stays readable and unchanged for good.
     unsafe { device.copy_rows(stream, &RowCopy { source, target, row_bytes, row_count: 1 }) }

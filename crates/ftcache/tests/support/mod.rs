@@ -1,119 +1,20 @@
-//! What the tests of this crate share: a host device that several handles can watch, rows that tell where they are
+//! What the tests of this crate share: a device that several handles can watch, rows that tell where they are
 //! from, and a cache held to the slow model with a shadow of every byte of its arenas.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
-use std::cell::{Ref, RefCell, RefMut};
-use std::rc::Rc;
+#[path = "../../../ftcache-testkit/src/watched_device.rs"]
+mod watched_device;
+
 use std::sync::Arc;
 
 use ftcache::{
-    BankId, Cache, Constraints, Device, DeviceError, Error, Event, ExpertId, Geometry, HostDevice, HostRows, LayerId,
-    LayoutKey, Memory, Model, PoolId, Quantisation, RowCopy, SlotId, Stats, Stream, Streams,
+    BankId, Cache, Constraints, Device, Error, ExpertId, Geometry, HostDevice, HostRows, LayerId, LayoutKey, Model,
+    PoolId, Quantisation, SlotId, Stats, Stream, Streams,
 };
 pub(crate) use ftcache_testkit::generators::row;
 use ftcache_testkit::reference::Reference;
-
-/// A host device and what it was asked.
-#[derive(Debug)]
-pub(crate) struct State {
-    pub(crate) host: HostDevice,
-    /// In the order in which they were allocated: the arenas, bank by bank.
-    pub(crate) memories: Vec<Memory>,
-    pub(crate) copy_count: u64,
-    /// Copies, records and waits.
-    pub(crate) enqueued: u64,
-    /// Reads and synchronisations: calls after which something that was enqueued is done.
-    pub(crate) waited: u64,
-    pub(crate) used_bytes_max: u64,
-}
-
-/// One device behind any number of handles.
-#[derive(Debug, Clone)]
-pub(crate) struct Watched(Rc<RefCell<State>>);
-
-impl Watched {
-    pub(crate) fn new(host: HostDevice) -> Self {
-        let (memories, copy_count, enqueued, waited, used_bytes_max) = (Vec::new(), 0, 0, 0, 0);
-        Self(Rc::new(RefCell::new(State { host, memories, copy_count, enqueued, waited, used_bytes_max })))
-    }
-
-    pub(crate) fn get(&self) -> Ref<'_, State> {
-        self.0.borrow()
-    }
-
-    pub(crate) fn get_mut(&self) -> RefMut<'_, State> {
-        self.0.borrow_mut()
-    }
-}
-
-// SAFETY: every wait is the host device's.
-unsafe impl Device for Watched {
-    fn name(&self) -> String {
-        self.get().host.name()
-    }
-
-    fn allocate(&mut self, bytes: u64, alignment: u64) -> Result<Memory, DeviceError> {
-        let mut state = self.get_mut();
-        let memory = state.host.allocate(bytes, alignment)?;
-        state.memories.push(memory);
-        state.used_bytes_max = state.used_bytes_max.max(state.host.used_bytes());
-        Ok(memory)
-    }
-
-    fn free(&mut self, memory: Memory) {
-        self.get_mut().host.free(memory);
-    }
-
-    fn address(&self, memory: Memory) -> Result<u64, DeviceError> {
-        self.get().host.address(memory)
-    }
-
-    fn create_stream(&mut self) -> Result<Stream, DeviceError> {
-        self.get_mut().host.create_stream()
-    }
-
-    fn check_stream(&self, stream: Stream) -> Result<(), DeviceError> {
-        self.get().host.check_stream(stream)
-    }
-
-    fn create_event(&mut self) -> Result<Event, DeviceError> {
-        self.get_mut().host.create_event()
-    }
-
-    fn record(&mut self, event: Event, stream: Stream) -> Result<(), DeviceError> {
-        self.get_mut().enqueued += 1;
-        self.get_mut().host.record(event, stream)
-    }
-
-    fn wait(&mut self, stream: Stream, event: Event) -> Result<(), DeviceError> {
-        self.get_mut().enqueued += 1;
-        self.get_mut().host.wait(stream, event)
-    }
-
-    fn synchronize(&mut self, stream: Stream) -> Result<(), DeviceError> {
-        self.get_mut().waited += 1;
-        self.get_mut().host.synchronize(stream)
-    }
-
-    fn synchronize_all(&mut self) -> Result<(), DeviceError> {
-        self.get_mut().waited += 1;
-        self.get_mut().host.synchronize_all()
-    }
-
-    unsafe fn copy_rows(&mut self, stream: Stream, copy: &RowCopy) -> Result<(), DeviceError> {
-        let mut state = self.get_mut();
-        state.enqueued += 1;
-        state.copy_count += 1;
-        // SAFETY: our caller made the promise that is asked for here.
-        unsafe { state.host.copy_rows(stream, copy) }
-    }
-
-    fn read(&mut self, memory: Memory, offset: u64, target: &mut [u8]) -> Result<(), DeviceError> {
-        self.get_mut().waited += 1;
-        self.get_mut().host.read(memory, offset, target)
-    }
-}
+pub(crate) use watched_device::Watched;
 
 /// One layer's rows of one bank, `stride` bytes apart. What lies between them is never to reach the device.
 pub(crate) fn host_rows(layer: u32, bank: u32, expert_count: u32, row_bytes: u64, stride: u64) -> Arc<[u8]> {
