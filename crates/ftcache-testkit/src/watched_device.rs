@@ -120,6 +120,10 @@ unsafe impl<D: Device> Device for Watched<D> {
         unsafe { self.get_mut().host.register(base, bytes, access) }
     }
 
+    fn can_read(&mut self, base: *const u8, bytes: u64) -> Result<bool, DeviceError> {
+        self.get_mut().host.can_read(base, bytes)
+    }
+
     fn unregister(&mut self, base: *const u8) -> Result<(), DeviceError> {
         self.await_it().host.unregister(base)
     }

@@ -1,11 +1,12 @@
 //! A plan carried out, whole or not at all.
 //!
-//! *Unsafe*, relying on one promise: the rows that are attached outlive the copies that read them.
+//! *Unsafe*, relying on one promise of [`Loader`]'s: rows are let go only once every copy that reads them is done.
 
-use ftcache_policy::Geometry;
+use ftcache_policy::{BankId, LayerId, SlotId};
 use ftcache_residency::Plan;
 
-use crate::{ApplyError, Arenas, Banks, Device, DeviceError, Event, RowCopy, Stream};
+use crate::loader::Places;
+use crate::{ApplyError, Device, DeviceError, Event, Loader, RowCopy, Stream};
 
 /// The streams of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,94 +22,200 @@ impl Streams {
     pub const fn one(stream: Stream) -> Self {
         Self { compute: stream, copy: stream }
     }
+
+    pub(crate) fn are_two(&self) -> bool {
+        self.copy != self.compute
+    }
 }
 
-/// The two events that order a copy stream against the compute stream, made once and recorded at every use.
-#[derive(Debug, Clone, Copy)]
-pub struct Fences {
-    release: Event,
-    ready: Event,
+/// The events that order streams against each other, made once and recorded at every use.
+#[derive(Debug)]
+pub(crate) struct Fences {
+    /// What the compute stream was given before the rows of a step are overwritten.
+    pub(crate) release: Event,
+    /// The rows of a step.
+    pub(crate) ready: Event,
+    /// What a compute stream was given before another takes its place.
+    pub(crate) handover: Event,
 }
 
 impl Fences {
-    /// Two events of a device.
-    ///
-    /// # Errors
-    ///
-    /// The device's.
-    pub fn new(device: &mut impl Device) -> Result<Self, DeviceError> {
-        Ok(Self { release: device.create_event()?, ready: device.create_event()? })
+    pub(crate) fn new(device: &mut impl Device) -> Result<Self, DeviceError> {
+        let [release, ready, handover] = create_events(device)?;
+        Ok(Self { release, ready, handover })
+    }
+
+    pub(crate) fn free(&self, device: &mut impl Device) {
+        [self.release, self.ready, self.handover].into_iter().for_each(|event| device.destroy_event(event));
     }
 }
 
-/// Enqueues every copy of a plan and returns the bytes they move.
-///
-/// A plan without copies enqueues nothing, not even events.
-///
-/// # Errors
-///
-/// The first copy that the device refuses. Rows of the plan's slots may have been overwritten then: the plan is to be
-/// aborted, and the error names its slots.
-///
-/// # Panics
-///
-/// If a bank of the plan's layer is not attached; see [`Banks::check_layer`].
-///
-/// # Safety
-///
-/// The rows of `banks` stay readable and unchanged until every stream that copies from them has been synchronised:
-/// `banks` is neither dropped nor given other rows before that, and borrowed memory is kept as it was promised.
-pub unsafe fn apply(
-    device: &mut impl Device,
-    streams: Streams,
-    fences: &Fences,
-    geometry: &Geometry,
-    arenas: &Arenas,
-    banks: &Banks,
-    plan: &Plan,
-) -> Result<u64, ApplyError> {
-    if plan.copies().is_empty() {
-        return Ok(0);
-    }
-    let layer = plan.layer();
-    let failed = |bank, source| {
-        let slots = plan.copies().iter().map(|copy| copy.slot).collect();
-        ApplyError { layer, bank, slots, source }
-    };
-    let forked = streams.copy != streams.compute;
-    if forked {
-        // Without this the rows would land under kernels that still read the slots' old owners.
-        device.record(fences.release, streams.compute).map_err(|error| failed(None, error))?;
-        device.wait(streams.copy, fences.release).map_err(|error| failed(None, error))?;
-    }
-    let mut moved = 0;
-    let mut outcome = Ok(());
-    'banks: for bank in geometry.model().bank_ids() {
-        let row_bytes = geometry.model().row_bytes(layer, bank);
-        if row_bytes == 0 {
-            continue;
-        }
-        for run in plan.runs() {
-            let copy = RowCopy {
-                source: banks.rows(layer, bank, run.row.get()).expect("the layer's banks are attached").into(),
-                target: arenas.slots(geometry, plan.pool(), bank, run.slot).expect("the layer reads this bank"),
-                row_bytes,
-                row_count: u64::from(run.count),
-            };
-            // SAFETY: the source is rows of `banks`, which our caller keeps until the copies are done.
-            if let Err(error) = unsafe { device.copy_rows(streams.copy, &copy) } {
-                outcome = Err(failed(Some(bank), error));
-                break 'banks;
+/// So many events, or none.
+pub(crate) fn create_events<const N: usize>(device: &mut impl Device) -> Result<[Event; N], DeviceError> {
+    let mut events = [Event(0); N];
+    for made in 0..N {
+        match device.create_event() {
+            Ok(event) => events[made] = event,
+            Err(error) => {
+                events[..made].iter().for_each(|&event| device.destroy_event(event));
+                return Err(error);
             }
-            moved += copy.bytes();
         }
     }
-    if forked {
-        // Without this the kernels of this step could read slots whose rows are still on their way; and after a copy
-        // that failed, rows on their way could land in slots that a later step has filled over another stream.
-        let fenced = device.record(fences.ready, streams.copy);
-        let fenced = fenced.and_then(|()| device.wait(streams.compute, fences.ready));
-        outcome = outcome.and(fenced.map_err(|error| failed(None, error)));
+    Ok(events)
+}
+
+/// The copies of a plan, gathered before the first is enqueued; the buffers serve the next plan.
+#[derive(Debug, Default)]
+pub(crate) struct Copies {
+    /// What the device reads by itself.
+    direct: Vec<RowCopy>,
+    /// `bank_of[copy]` of those.
+    bank_of: Vec<BankId>,
+    /// What goes through the bounce buffer.
+    bounced: Vec<(BankId, RowCopy)>,
+}
+
+/// A copy that was refused, and the bank it was for.
+pub(crate) type Refused = (BankId, DeviceError);
+
+impl Copies {
+    pub(crate) fn with_capacity(copies: usize) -> Self {
+        Self { direct: Vec::with_capacity(copies), bank_of: Vec::with_capacity(copies), bounced: Vec::new() }
     }
-    outcome.map(|()| moved)
+
+    pub(crate) fn clear(&mut self) {
+        self.direct.clear();
+        self.bank_of.clear();
+        self.bounced.clear();
+    }
+
+    /// Adds a copy of a bank; `direct` if the device can read its source.
+    pub(crate) fn push(&mut self, bank: BankId, direct: bool, copy: RowCopy) {
+        if direct {
+            self.direct.push(copy);
+            self.bank_of.push(bank);
+        } else {
+            self.bounced.push((bank, copy));
+        }
+    }
+
+    /// Bytes of all of them.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.direct.iter().chain(self.bounced.iter().map(|(_, copy)| copy)).map(RowCopy::bytes).sum()
+    }
+}
+
+impl<D: Device> Loader<D> {
+    /// Enqueues every copy of a plan and returns the bytes they move.
+    ///
+    /// Copies are enqueued behind what the compute stream was given before, and what it is given afterwards comes behind
+    /// the copies. A plan without copies enqueues nothing, not even events, unless the compute stream is another than
+    /// that of the plan before: then the new one is ordered behind the old one, which must be alive.
+    ///
+    /// # Errors
+    ///
+    /// The first copy that the device refuses. Rows of the plan's slots may have been overwritten then: the plan is to be
+    /// aborted, and the error names its slots.
+    ///
+    /// # Panics
+    ///
+    /// If a bank of the plan's layer is not attached; see [`check_layer`](Self::check_layer).
+    pub fn apply(&mut self, streams: Streams, plan: &Plan) -> Result<u64, ApplyError> {
+        let layer = plan.layer();
+        let failed = |bank, source| {
+            let slots = plan.copies().iter().map(|copy| copy.slot).collect();
+            ApplyError { layer, bank, slots, source }
+        };
+        self.take_over(streams.compute).map_err(|error| failed(None, error))?;
+        if plan.copies().is_empty() {
+            return Ok(0);
+        }
+        let places = self.places.as_ref().map_err(|lack| failed(None, lack.clone()))?;
+        let mut copies = std::mem::take(&mut self.copies);
+        copies.clear();
+        for bank in self.geometry.model().bank_ids() {
+            for run in plan.runs() {
+                let (row, slot, count) = (run.row.get(), run.slot, u64::from(run.count));
+                self.push_rows(&mut copies, places, (layer, bank), row, (plan.pool(), slot), count);
+            }
+        }
+        let moved = copies.bytes();
+        let outcome = self.copy_between(streams, &mut copies).map_err(|(bank, error)| failed(bank, error));
+        self.copies = copies;
+        outcome.map(|()| moved)
+    }
+
+    /// Adds rows of one bank that go to neighbouring slots; none if the layer does not read the bank.
+    pub(crate) fn push_rows(
+        &self,
+        copies: &mut Copies,
+        places: &Places,
+        (layer, bank): (LayerId, BankId),
+        row: u32,
+        (pool, slot): (ftcache_policy::PoolId, SlotId),
+        row_count: u64,
+    ) {
+        let row_bytes = self.geometry.model().row_bytes(layer, bank);
+        if row_bytes == 0 {
+            return;
+        }
+        let (source, direct) = self.banks.rows(layer, bank, row).expect("the layer's banks are attached");
+        let target = places.arenas.slots(&self.geometry, pool, bank, slot).expect("the layer reads this bank");
+        copies.push(bank, direct, RowCopy { source: source.into(), target, row_bytes, row_count });
+    }
+
+    /// Enqueues copies into slots: behind what the compute stream was given, and before what it is given next.
+    pub(crate) fn copy_between(
+        &mut self,
+        streams: Streams,
+        copies: &mut Copies,
+    ) -> Result<(), (Option<BankId>, DeviceError)> {
+        let fence = |error| (None, error);
+        self.before_slots_change(streams.copy).map_err(fence)?;
+        if streams.are_two() {
+            // Without this the rows would land under kernels that still read the slots' old owners.
+            self.device.record(self.fences.release, streams.compute).map_err(fence)?;
+            self.device.wait(streams.copy, self.fences.release).map_err(fence)?;
+        }
+        let mut outcome = self.enqueue(streams.copy, copies).map_err(|(bank, error)| (Some(bank), error));
+        if streams.are_two() {
+            // Without this the kernels of this step could read slots whose rows are still on their way; and after a copy
+            // that failed, rows on their way could land in slots that a later step has filled over another stream.
+            let fenced = self.device.record(self.fences.ready, streams.copy);
+            let fenced = fenced.and_then(|()| self.device.wait(streams.compute, self.fences.ready));
+            outcome = outcome.and(fenced.map_err(fence));
+        }
+        outcome.and(self.after_slots_changed(streams.copy).map_err(fence))
+    }
+
+    /// Enqueues copies on a stream, in no order of their own.
+    pub(crate) fn enqueue(&mut self, stream: Stream, copies: &Copies) -> Result<(), Refused> {
+        // SAFETY: sources on the host are rows of `banks`, which are let go only after a wait for everything enqueued
+        // (`attach`, `drop`); targets and sources on the device are the arenas'.
+        let direct = unsafe { self.device.copy_all(stream, &copies.direct) };
+        direct.map_err(|error| (copies.bank_of[error.index], error.source))?;
+        for (bank, copy) in &copies.bounced {
+            let bounce = self.bounce.as_mut().expect("rows that need it are attached only where there is one");
+            // SAFETY: as above; and the bounce buffer is given up before rows are let go if the wait has failed.
+            unsafe { bounce.copy(&mut self.device, stream, copy) }.map_err(|error| (*bank, error))?;
+        }
+        Ok(())
+    }
+
+    /// Orders a compute stream behind the one before it, if it is another: kernels there may still read the slots, and
+    /// its rows may be on their way.
+    pub(crate) fn take_over(&mut self, compute: Stream) -> Result<(), DeviceError> {
+        if self.compute == Some(compute) {
+            return Ok(());
+        }
+        // One that is refused must not be what the next is ordered behind.
+        self.device.check_stream(compute)?;
+        if let Some(before) = self.compute {
+            self.device.record(self.fences.handover, before)?;
+            self.device.wait(compute, self.fences.handover)?;
+        }
+        self.compute = Some(compute);
+        Ok(())
+    }
 }

@@ -42,6 +42,16 @@ impl HostRows {
     pub unsafe fn borrowed(base: *const u8, bytes: u64, stride: u64) -> Self {
         Self { base, bytes, stride, _owner: None }
     }
+
+    /// The first row.
+    pub fn base(&self) -> *const u8 {
+        self.base
+    }
+
+    /// Bytes from there on.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
 }
 
 /// Rows that were checked against their layer.
@@ -50,11 +60,13 @@ struct Bank {
     rows: HostRows,
     /// At least the row's width.
     stride: u64,
+    /// Whether the device reads them where they lie.
+    direct: bool,
 }
 
 /// The rows of every layer and bank, attached one by one in any order.
 #[derive(Debug, Clone)]
-pub struct Banks {
+pub(crate) struct Banks {
     expert_count: u32,
     /// `row_bytes[layer][bank]`; zero where nothing is to be attached.
     row_bytes: Vec<Box<[u64]>>,
@@ -64,23 +76,25 @@ pub struct Banks {
 
 impl Banks {
     /// No rows yet.
-    pub fn new(model: &Model) -> Self {
+    pub(crate) fn new(model: &Model) -> Self {
         let row_bytes = model.layers().iter().map(|layer| layer.row_bytes().into()).collect();
         let banks = vec![vec![None; model.bank_count()]; model.layer_count()];
         Self { expert_count: model.expert_count(), row_bytes, banks }
     }
 
-    /// Attaches the rows of one bank of a layer, in place of those it had.
+    /// Whether rows can serve a bank of a layer. Returns their stride.
     ///
     /// # Errors
     ///
     /// An unknown layer or bank, a bank that the layer does not read, a stride below the row's width, or fewer bytes
-    /// than the experts' rows take. What was attached before stays.
-    pub fn attach(&mut self, layer: LayerId, bank: BankId, rows: HostRows) -> Result<(), BankError> {
+    /// than the experts' rows take.
+    pub(crate) fn check(&self, layer: LayerId, bank: BankId, rows: &HostRows) -> Result<u64, BankError> {
         let layer_count = self.banks.len();
-        let banks = self.banks.get_mut(layer.index()).ok_or(BankError::UnknownLayer { layer, layer_count })?;
+        let banks = self.banks.get(layer.index()).ok_or(BankError::UnknownLayer { layer, layer_count })?;
         let bank_count = banks.len();
-        let place = banks.get_mut(bank.index()).ok_or(BankError::UnknownBank { bank, bank_count })?;
+        if bank.index() >= bank_count {
+            return Err(BankError::UnknownBank { bank, bank_count });
+        }
         let row_bytes = self.row_bytes[layer.index()][bank.index()];
         if row_bytes == 0 {
             return Err(BankError::Unread { layer, bank });
@@ -94,13 +108,30 @@ impl Banks {
             let (expert_count, given) = (self.expert_count, rows.bytes);
             return Err(BankError::TooShort { layer, bank, expert_count, row_bytes, stride, needed, given });
         }
-        *place = Some(Bank { rows, stride });
+        Ok(stride)
+    }
+
+    /// Attaches the rows of one bank of a layer, in place of those it had. `direct` if the device reads them where they
+    /// lie.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check). What was attached before stays.
+    pub(crate) fn attach(
+        &mut self,
+        layer: LayerId,
+        bank: BankId,
+        rows: HostRows,
+        direct: bool,
+    ) -> Result<(), BankError> {
+        let stride = self.check(layer, bank, &rows)?;
+        self.banks[layer.index()][bank.index()] = Some(Bank { rows, stride, direct });
         Ok(())
     }
 
-    /// Whether a bank of a layer has rows.
-    pub fn is_attached(&self, layer: LayerId, bank: BankId) -> bool {
-        self.banks.get(layer.index()).and_then(|banks| banks.get(bank.index())).is_some_and(Option::is_some)
+    /// Whether the device reads a bank of a layer where it lies; `None` if it has no rows.
+    pub(crate) fn is_direct(&self, layer: LayerId, bank: BankId) -> Option<bool> {
+        self.banks.get(layer.index())?.get(bank.index())?.as_ref().map(|bank| bank.direct)
     }
 
     /// Whether a layer has rows in every bank it reads.
@@ -108,7 +139,7 @@ impl Banks {
     /// # Errors
     ///
     /// An unknown layer, or the first bank that is missing.
-    pub fn check_layer(&self, layer: LayerId) -> Result<(), BankError> {
+    pub(crate) fn check_layer(&self, layer: LayerId) -> Result<(), BankError> {
         let layer_count = self.banks.len();
         if layer.index() >= layer_count {
             return Err(BankError::UnknownLayer { layer, layer_count });
@@ -120,16 +151,17 @@ impl Banks {
         }
     }
 
-    /// The rows of a bank from `row` on, or `None` if they are not attached.
+    /// The rows of a bank from `row` on, and whether the device reads them where they lie; `None` if they are not
+    /// attached.
     ///
     /// # Panics
     ///
     /// If there is no such layer, bank or row.
-    pub fn rows(&self, layer: LayerId, bank: BankId, row: u32) -> Option<HostSpan> {
+    pub(crate) fn rows(&self, layer: LayerId, bank: BankId, row: u32) -> Option<(HostSpan, bool)> {
         assert!(row < self.expert_count, "row {row} of {}", self.expert_count);
         let bank = self.banks[layer.index()][bank.index()].as_ref()?;
         // The offset is inside the rows' bytes, which `attach` checked.
         let base = bank.rows.base.wrapping_add((u64::from(row) * bank.stride) as usize);
-        Some(HostSpan { base, stride: bank.stride })
+        Some((HostSpan { base, stride: bank.stride }, bank.direct))
     }
 }

@@ -85,6 +85,16 @@ impl RowCopy {
     pub fn bytes(&self) -> u64 {
         self.row_bytes * self.row_count
     }
+
+    /// Bytes that lie without gaps on both sides: all of them, or a row.
+    pub fn widest_piece(&self) -> u64 {
+        let stride = match &self.source {
+            Source::Host(span) => span.stride,
+            Source::Device(span) => span.stride,
+        };
+        let packed = self.row_count < 2 || (stride == self.row_bytes && self.target.stride == self.row_bytes);
+        if packed { self.bytes() } else { self.row_bytes }
+    }
 }
 
 /// The copy of several that a device refused. Those before it may be on their way.
@@ -160,6 +170,14 @@ pub unsafe trait Device {
     ///
     /// `bytes` bytes from `base` on stay mapped until they are unregistered.
     unsafe fn register(&mut self, base: *const u8, bytes: u64, access: HostAccess) -> Result<(), DeviceError>;
+
+    /// Whether copies from so much host memory need nobody's help: it is pinned, by [`register`](Self::register) or by
+    /// whoever owns it. Asked when rows are attached, so the answer may be remembered until they are attached anew.
+    ///
+    /// # Errors
+    ///
+    /// The device's own.
+    fn can_read(&mut self, base: *const u8, bytes: u64) -> Result<bool, DeviceError>;
 
     /// Ends what [`register`](Self::register) began at `base`. Waits for what is enqueued, since it may still read there.
     ///

@@ -37,6 +37,35 @@ pub enum DeviceError {
         /// The handle.
         handle: u64,
     },
+    /// Memory of the caller's that does not hold a bank's slots.
+    #[error("bank {bank}: the slots take {needed} bytes; the memory for them has {given}")]
+    Arena {
+        /// The bank.
+        bank: BankId,
+        /// Bytes that the geometry says.
+        needed: u64,
+        /// Bytes there are.
+        given: u64,
+    },
+    /// A stream that a graph is being captured on: what is copied now would be copied again by every replay, whatever
+    /// the routes are by then.
+    #[error("stream {stream:#x} is being captured")]
+    Capturing {
+        /// The stream.
+        stream: u64,
+    },
+    /// The driver refused an operation, or tells of one that failed before.
+    #[error("{operation} of {bytes} bytes: {reason}")]
+    Driver {
+        /// What was asked for.
+        operation: &'static str,
+        /// Bytes it would have moved or pinned.
+        bytes: u64,
+        /// The driver's code.
+        code: i32,
+        /// What the driver calls it.
+        reason: String,
+    },
     /// The device failed at an operation.
     #[error("{operation} of {bytes} bytes: {reason}")]
     Failed {
@@ -109,6 +138,14 @@ pub enum BankError {
         /// Bytes there are.
         given: u64,
     },
+    /// The device cannot read the rows where they lie, and there is no bounce buffer for them to go through.
+    #[error("layer {layer} bank {bank}: the rows are not pinned, and there is no bounce buffer")]
+    NotPinned {
+        /// The layer.
+        layer: LayerId,
+        /// The bank.
+        bank: BankId,
+    },
     /// The layer has rows in this bank, and none were attached.
     #[error("layer {layer} bank {bank} is not attached")]
     NotAttached {
@@ -142,6 +179,46 @@ pub struct ApplyError {
     pub slots: Vec<SlotId>,
     /// What the device said.
     pub source: DeviceError,
+}
+
+/// A layer that was not staged: its buffer holds nothing that may be read.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("staging layer {layer}{} in buffer {buffer}: {source}", InBank(.bank))]
+pub struct StageFailure {
+    /// The layer.
+    pub layer: LayerId,
+    /// The bank whose copy failed, if it was a copy.
+    pub bank: Option<BankId>,
+    /// The buffer.
+    pub buffer: usize,
+    /// What the device said.
+    pub source: DeviceError,
+}
+
+/// Residents that were not brought back: none of their slots may be read.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("bringing layer {layer}{} back: {source}", InBank(.bank))]
+pub struct BringBackFailure {
+    /// The layer whose copies failed.
+    pub layer: LayerId,
+    /// The bank whose copy failed, if it was a copy.
+    pub bank: Option<BankId>,
+    /// What the device said.
+    pub source: DeviceError,
+}
+
+/// A rebuild that did not come to the new geometry.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum RebuildError {
+    /// Nothing was touched: residents are where they were.
+    #[error(transparent)]
+    Refused(DeviceError),
+    /// The device had not the memory. The old slots are there again, and hold nothing.
+    #[error("{0}; the old slots are back, and empty")]
+    Restored(DeviceError),
+    /// The device had the memory neither for the new slots nor for the old ones: there are none.
+    #[error("{0}; the old slots could not be had again: there are none")]
+    Emptied(DeviceError),
 }
 
 struct InBank<'a>(&'a Option<BankId>);

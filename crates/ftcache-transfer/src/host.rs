@@ -99,6 +99,8 @@ pub struct HostDevice {
     /// Bytes from each base.
     registrations: BTreeMap<usize, u64>,
     register_limit_bytes: u64,
+    /// Whether copies from other host memory are refused, as they are slow on a GPU.
+    reads_registered_only: bool,
     next_handle: u64,
     next_record: u64,
     /// Records enqueued and not reached. An event may be recorded on several streams, which go on in any order, so each
@@ -132,6 +134,7 @@ impl HostDevice {
             events: HashMap::new(),
             registrations: BTreeMap::new(),
             register_limit_bytes: u64::MAX,
+            reads_registered_only: false,
             next_handle: 1,
             next_record: 1,
             unreached: HashSet::new(),
@@ -156,6 +159,13 @@ impl HostDevice {
     #[must_use]
     pub fn with_register_limit(mut self, limit_bytes: u64) -> Self {
         self.register_limit_bytes = limit_bytes;
+        self
+    }
+
+    /// The same device, which copies from registered host memory only, as one with a link does.
+    #[must_use]
+    pub fn reading_registered_only(mut self) -> Self {
+        self.reads_registered_only = true;
         self
     }
 
@@ -419,6 +429,12 @@ unsafe impl Device for HostDevice {
         Ok(())
     }
 
+    fn can_read(&mut self, base: *const u8, bytes: u64) -> Result<bool, DeviceError> {
+        let before = self.registrations.range(..=base.addr()).next_back();
+        let is_within = |(&first, &length): (&usize, &u64)| base.addr() as u64 + bytes <= first as u64 + length;
+        Ok(!self.reads_registered_only || before.is_some_and(is_within))
+    }
+
     fn unregister(&mut self, base: *const u8) -> Result<(), DeviceError> {
         self.drain_all();
         let known = self.registrations.remove(&base.addr());
@@ -503,6 +519,13 @@ unsafe impl Device for HostDevice {
         self.check_span("row copy", &copy.target, copy.row_bytes, copy.row_count)?;
         if let Source::Device(span) = &copy.source {
             self.check_span("row copy", span, copy.row_bytes, copy.row_count)?;
+        }
+        if let Source::Host(span) = &copy.source
+            && copy.row_count > 0
+            && !self.can_read(span.base, (copy.row_count - 1) * span.stride + copy.row_bytes)?
+        {
+            let reason = "the source is not registered".to_owned();
+            return Err(DeviceError::Failed { operation: "row copy", bytes: copy.bytes(), reason });
         }
         if self.fail_in == Some(0) {
             self.fail_in = None;

@@ -18,15 +18,25 @@
 mod apply;
 mod arena;
 mod bank;
+mod bounce;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod device;
 mod error;
 mod host;
 mod loader;
+mod rebuild;
+mod stage;
 
-pub use apply::{Fences, Streams, apply};
-pub use arena::Arenas;
-pub use bank::{Banks, HostRows};
+pub use apply::Streams;
+pub use bank::HostRows;
+pub use bounce::BounceSize;
+#[cfg(feature = "cuda")]
+pub use cuda::{
+    BatchRefusal, BatchReport, BatchSignature, CudaContext, CudaDevice, CudaDriver, CudaFacts, DriverError,
+};
 pub use device::{CopyError, Device, DeviceSpan, Event, HostAccess, HostSpan, Memory, RowCopy, Source, Stream};
-pub use error::{ApplyError, AttachError, BankError, DeviceError};
+pub use error::{ApplyError, AttachError, BankError, BringBackFailure, DeviceError, RebuildError, StageFailure};
 pub use host::{HostDevice, LiveObjects};
 pub use loader::Loader;
+pub use rebuild::{ColdReason, Rebuilt};

@@ -1,24 +1,39 @@
 //! A device, its slots, and the rows they are filled from, in one place: who owns all three can keep the promise that a
 //! copy needs.
-//!
-//! *Unsafe* in one place, relying on what is kept here: rows are let go only once every copy that reads them is done.
 
 use ftcache_policy::{BankId, Geometry, LayerId, PoolId, SlotId};
-use ftcache_residency::Plan;
 
-use crate::{
-    ApplyError, Arenas, AttachError, BankError, Banks, Device, DeviceError, DeviceSpan, Fences, HostRows, Stream,
-    Streams,
-};
+use crate::apply::{Copies, Fences};
+use crate::arena::Arenas;
+use crate::bank::Banks;
+use crate::bounce::Bounce;
+use crate::stage::Stage;
+use crate::{AttachError, BankError, BounceSize, Device, DeviceError, DeviceSpan, HostRows, Stream};
+
+/// Where rows lie on the device.
+#[derive(Debug)]
+pub(crate) struct Places {
+    pub(crate) arenas: Arenas,
+    pub(crate) stage: Option<Stage>,
+}
 
 /// The slots of a cache on a device.
+///
+/// Rows are let go only once no copy reads them: they are replaced after a wait for everything enqueued, and dropped after
+/// the slots are freed, which waits too. Where that wait fails, the device does no more work, and the threads of the
+/// bounce buffer are stopped first.
 #[derive(Debug)]
 pub struct Loader<D: Device> {
-    geometry: Geometry,
-    device: D,
-    arenas: Arenas,
-    fences: Fences,
-    banks: Banks,
+    pub(crate) geometry: Geometry,
+    pub(crate) device: D,
+    /// What the device lacked, if it holds no slots.
+    pub(crate) places: Result<Places, DeviceError>,
+    pub(crate) fences: Fences,
+    pub(crate) banks: Banks,
+    pub(crate) bounce: Option<Bounce>,
+    pub(crate) copies: Copies,
+    /// The compute stream of the last call.
+    pub(crate) compute: Option<Stream>,
 }
 
 impl<D: Device> Loader<D> {
@@ -28,22 +43,87 @@ impl<D: Device> Loader<D> {
     ///
     /// The device's; nothing stays allocated then.
     pub fn new(geometry: Geometry, mut device: D) -> Result<Self, DeviceError> {
-        let fences = Fences::new(&mut device)?;
         let arenas = Arenas::allocate(&mut device, &geometry)?;
-        let banks = Banks::new(geometry.model());
-        Ok(Self { geometry, device, arenas, fences, banks })
+        Self::with_arenas(geometry, device, arenas)
+    }
+
+    /// Every slot of a geometry, in memory of the caller's: for each bank an address and bytes, as many as the geometry's
+    /// [`arena_bytes`](Geometry::arena_bytes) or more; what stands for a bank that no layer reads is not looked at. The
+    /// memory is filled with zeros.
+    ///
+    /// # Errors
+    ///
+    /// A bank without an arena, or one with too few bytes, with both numbers; the device's own.
+    ///
+    /// # Safety
+    ///
+    /// Each is memory of this device, in which nobody else writes, as long as this lives.
+    pub unsafe fn in_memory(geometry: Geometry, mut device: D, arenas: &[(u64, u64)]) -> Result<Self, DeviceError> {
+        // SAFETY: our caller's promise.
+        let arenas = unsafe { Arenas::adopt(&mut device, &geometry, arenas) }?;
+        Self::with_arenas(geometry, device, arenas)
+    }
+
+    fn with_arenas(geometry: Geometry, mut device: D, mut arenas: Arenas) -> Result<Self, DeviceError> {
+        match Fences::new(&mut device) {
+            Ok(fences) => {
+                let banks = Banks::new(geometry.model());
+                let places = Ok(Places { arenas, stage: None });
+                let copies = Copies::default();
+                Ok(Self { geometry, device, places, fences, banks, bounce: None, copies, compute: None })
+            }
+            Err(error) => {
+                arenas.free(&mut device);
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes room for plans of so many copies, which then allocate nothing.
+    pub fn reserve(&mut self, copy_count: usize) {
+        self.copies = Copies::with_capacity(copy_count.saturating_mul(self.geometry.model().bank_count()));
+    }
+
+    /// Gives the loader a bounce buffer, through which rows go that the device cannot read where they lie. One is
+    /// enough; a second call is an error.
+    ///
+    /// # Errors
+    ///
+    /// A size of nothing, pinned memory or threads that cannot be had, or a buffer that is there already.
+    pub fn set_bounce(&mut self, size: BounceSize) -> Result<(), DeviceError> {
+        if self.bounce.is_some() {
+            let reason = "there is one".to_owned();
+            return Err(DeviceError::Failed { operation: "bounce buffer", bytes: size.bytes(), reason });
+        }
+        self.bounce = Some(Bounce::new(&mut self.device, size)?);
+        Ok(())
     }
 
     /// Attaches the rows of one bank of a layer. In place of others, it waits until no copy reads those.
     ///
+    /// Rows that the device cannot read where they lie go through the bounce buffer, which must be there.
+    ///
     /// # Errors
     ///
-    /// As [`Banks::attach`]. What was attached before stays.
+    /// An unknown layer or bank, a bank that the layer does not read, a stride below the row's width, fewer bytes than
+    /// the experts' rows take, or rows that need a bounce buffer where there is none; the device's own. What was
+    /// attached before stays.
     pub fn attach(&mut self, layer: LayerId, bank: BankId, rows: HostRows) -> Result<(), AttachError> {
-        if self.banks.is_attached(layer, bank) {
+        self.banks.check(layer, bank, &rows)?;
+        let direct = self.device.can_read(rows.base(), rows.bytes())?;
+        if !direct && self.bounce.is_none() {
+            return Err(BankError::NotPinned { layer, bank }.into());
+        }
+        if self.banks.is_direct(layer, bank).is_some() {
             self.device.synchronize_all()?;
         }
-        Ok(self.banks.attach(layer, bank, rows)?)
+        Ok(self.banks.attach(layer, bank, rows, direct)?)
+    }
+
+    /// Whether copies from a bank of a layer go straight to the slots, and not through the bounce buffer; `None` if it
+    /// is not attached.
+    pub fn is_direct(&self, layer: LayerId, bank: BankId) -> Option<bool> {
+        self.banks.is_direct(layer, bank)
     }
 
     /// Whether a layer has rows in every bank it reads.
@@ -55,30 +135,22 @@ impl<D: Device> Loader<D> {
         self.banks.check_layer(layer)
     }
 
-    /// Enqueues every copy of a plan and returns the bytes they move; see [`apply`](crate::apply).
+    /// Whether there are slots. A rebuild that found the device out of memory twice leaves none.
     ///
     /// # Errors
     ///
-    /// The first copy that the device refuses: the plan is to be aborted.
-    ///
-    /// # Panics
-    ///
-    /// If a bank of the plan's layer is not attached.
-    pub fn apply(&mut self, streams: Streams, plan: &Plan) -> Result<u64, ApplyError> {
-        // SAFETY: rows are replaced after a wait for everything enqueued (`attach`) and dropped after the arenas are
-        // freed, which waits too (`drop`), both by the promise of `Device`; and nobody outside can exchange the device.
-        unsafe {
-            crate::apply(&mut self.device, streams, &self.fences, &self.geometry, &self.arenas, &self.banks, plan)
-        }
+    /// What the device lacked.
+    pub fn check_slots(&self) -> Result<(), DeviceError> {
+        self.places.as_ref().map(|_| ()).map_err(Clone::clone)
     }
 
-    /// Where one slot's row lies in one bank, or `None` if the pool's layers do not read that bank.
+    /// Where one slot's row lies in one bank, or `None` if the pool's layers do not read that bank, or there are no slots.
     ///
     /// # Panics
     ///
     /// If there is no such pool, bank or slot.
     pub fn slot(&self, pool: PoolId, bank: BankId, slot: SlotId) -> Option<DeviceSpan> {
-        self.arenas.slots(&self.geometry, pool, bank, slot)
+        self.places.as_ref().ok()?.arenas.slots(&self.geometry, pool, bank, slot)
     }
 
     /// Reads device memory from a span's start on, once everything enqueued is done.
@@ -90,7 +162,7 @@ impl<D: Device> Loader<D> {
         self.device.read(span.memory, span.offset, target)
     }
 
-    /// A new stream of the device.
+    /// A new stream of the device, which goes with it.
     ///
     /// # Errors
     ///
@@ -108,6 +180,26 @@ impl<D: Device> Loader<D> {
         self.device.synchronize(stream)
     }
 
+    /// Returns when everything enqueued is done, after which no stream of an earlier step need live on.
+    ///
+    /// # Errors
+    ///
+    /// The device's.
+    pub fn synchronize_all(&mut self) -> Result<(), DeviceError> {
+        self.device.synchronize_all()?;
+        self.compute = None;
+        Ok(())
+    }
+
+    /// Whether anything enqueued has failed since the last call. Waits for nothing.
+    ///
+    /// # Errors
+    ///
+    /// What failed.
+    pub fn check(&mut self) -> Result<(), DeviceError> {
+        self.device.check()
+    }
+
     /// The geometry of the slots.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
@@ -121,7 +213,23 @@ impl<D: Device> Loader<D> {
 
 impl<D: Device> Drop for Loader<D> {
     fn drop(&mut self) {
-        // Freeing waits for what is enqueued, so no copy reads rows that are gone or lands in memory given back.
-        self.arenas.free(&mut self.device);
+        // No copy may read rows that are gone or land in memory given back. A device that cannot say so does no more
+        // work, but threads of ours could still read.
+        if self.device.synchronize_all().is_err()
+            && let Some(bounce) = &mut self.bounce
+        {
+            bounce.abandon();
+        }
+        if let Ok(places) = &mut self.places {
+            if let Some(stage) = &mut places.stage {
+                stage.free(&mut self.device);
+            }
+            places.arenas.free(&mut self.device);
+        }
+        self.fences.free(&mut self.device);
+        if let Some(bounce) = self.bounce.take() {
+            // Nobody is left to be told.
+            let _ = bounce.free(&mut self.device);
+        }
     }
 }

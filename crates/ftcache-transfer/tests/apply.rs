@@ -5,14 +5,16 @@ mod support;
 
 use std::sync::Arc;
 
-use ftcache_policy::{BankId, Budget, Constraints, ExpertId, LayerId, LayoutKey, Model, PoolId, Quantisation, Scope};
+use ftcache_policy::{
+    BankId, Budget, Constraints, ExpertId, Geometry, LayerId, LayoutKey, Model, PoolId, Quantisation, Scope,
+};
 use ftcache_policy::{SlotId, TailPad};
 use ftcache_testkit::Rng;
 use ftcache_testkit::generators::skewed_routes;
 use ftcache_transfer::{
-    ApplyError, Arenas, BankError, Banks, Device, DeviceError, HostDevice, HostRows, Stream, Streams,
+    ApplyError, AttachError, BankError, Device, DeviceError, HostDevice, HostRows, LiveObjects, Loader, Stream, Streams,
 };
-use support::{World, host_rows, row};
+use support::{Watched, World, host_rows, row};
 
 const ONE: Streams = Streams::one(Stream::DEFAULT);
 
@@ -165,7 +167,7 @@ fn steps_and_kernels(program: u64, host: HostDevice, forgotten: Forgotten) -> Ve
         let pool = world.geometry.pool_of_layer(LayerId::new(0)).unwrap();
         for _ in 0..rng.below(4) {
             let slot = SlotId::new(rng.below(u64::from(world.geometry.pool(pool).slot_count())) as u32);
-            let span = world.arenas.slots(&world.geometry, pool, BankId::new(0), slot).unwrap();
+            let span = world.loader.slot(pool, BankId::new(0), slot).unwrap();
             let bytes = &KERNEL[rng.below(2) as usize];
             support::write(&mut world.device, compute, span.memory, span.offset, bytes).unwrap();
         }
@@ -213,7 +215,7 @@ fn a_kernel_before_a_step_never_sees_the_rows_of_the_step() {
         let mut world = world(HostDevice::deferred(seed));
         let (compute, copy) = (world.device.create_stream().unwrap(), world.device.create_stream().unwrap());
         world.step(Streams::one(compute), 0, &[0, 1, 2]).unwrap();
-        let span = world.arenas.slots(&world.geometry, PoolId::new(0), BankId::new(0), SlotId::new(0)).unwrap();
+        let span = world.loader.slot(PoolId::new(0), BankId::new(0), SlotId::new(0)).unwrap();
         for slot in 0..3 {
             let offset = span.offset + slot * span.stride;
             support::write(&mut world.device, compute, span.memory, offset, &KERNEL[0]).unwrap();
@@ -232,7 +234,7 @@ fn a_kernel_behind_a_step_sees_every_row_of_the_step() {
         let mut world = world(HostDevice::deferred(seed));
         let (compute, copy) = (world.device.create_stream().unwrap(), world.device.create_stream().unwrap());
         world.step(Streams { compute, copy }, 0, &[0]).unwrap();
-        let span = world.arenas.slots(&world.geometry, PoolId::new(0), BankId::new(0), SlotId::new(0)).unwrap();
+        let span = world.loader.slot(PoolId::new(0), BankId::new(0), SlotId::new(0)).unwrap();
         support::write(&mut world.device, compute, span.memory, span.offset, &KERNEL[1]).unwrap();
         let mut bytes = [0; 70];
         world.device.read(span.memory, span.offset, &mut bytes).unwrap();
@@ -258,13 +260,13 @@ fn rows_of_a_failed_step_never_land_in_what_the_next_step_fills() {
 
 #[test]
 fn arenas_take_what_the_geometry_says_and_give_it_back() {
-    let geometry = world(HostDevice::new()).geometry;
-    let mut device = HostDevice::new().with_limit(geometry.total_bytes());
-    let mut arenas = Arenas::allocate(&mut device, &geometry).unwrap();
-    assert_eq!(device.used_bytes(), geometry.total_bytes());
+    let geometry = world(HostDevice::new()).geometry.clone();
+    let device = Watched::new(HostDevice::new().with_limit(geometry.total_bytes()));
+    let loader = Loader::new(geometry.clone(), device.clone()).unwrap();
+    assert_eq!(device.get().host.used_bytes(), geometry.total_bytes());
     for (index, pool) in geometry.pools().iter().enumerate() {
         for (bank, range) in pool.ranges().iter().enumerate() {
-            let slots = |slot| arenas.slots(&geometry, PoolId::from_index(index), BankId::from_index(bank), slot);
+            let slots = |slot| loader.slot(PoolId::from_index(index), BankId::from_index(bank), slot);
             let last = pool.slot_count() - 1;
             let offset = |slot: u32| slots(SlotId::new(slot)).map(|span| (span.offset, span.stride));
             let wanted = |slot: u32| {
@@ -273,23 +275,57 @@ fn arenas_take_what_the_geometry_says_and_give_it_back() {
             assert_eq!([offset(0), offset(last)], [wanted(0), wanted(last)], "pool {index} bank {bank}");
         }
     }
-    arenas.free(&mut device);
-    assert_eq!(device.used_bytes(), 0);
+    drop(loader);
+    assert_eq!(device.get().host.live_objects(), LiveObjects::default());
 }
 
 #[test]
 fn arenas_that_do_not_fit_name_both_numbers_and_leave_nothing() {
-    let geometry = world(HostDevice::new()).geometry;
+    let geometry = world(HostDevice::new()).geometry.clone();
     for limit in 0..geometry.total_bytes() {
-        let mut device = HostDevice::new().with_limit(limit);
-        match Arenas::allocate(&mut device, &geometry) {
+        let device = Watched::new(HostDevice::new().with_limit(limit));
+        match Loader::new(geometry.clone(), device.clone()) {
             Err(DeviceError::OutOfMemory { wanted_bytes, free_bytes }) => {
                 assert!(wanted_bytes > free_bytes, "limit {limit}");
                 assert!(geometry.arena_bytes().contains(&wanted_bytes), "limit {limit}: {wanted_bytes}");
             }
             other => panic!("limit {limit}: {other:?}"),
         }
-        assert_eq!(device.used_bytes(), 0, "limit {limit}");
+        assert_eq!(device.get().host.used_bytes(), 0, "limit {limit}");
+        assert_eq!(device.get().host.live_objects(), LiveObjects::default(), "limit {limit}");
+    }
+}
+
+#[test]
+fn slots_in_memory_of_the_caller_lie_where_it_is_and_stay_there() {
+    let geometry = world(HostDevice::new()).geometry.clone();
+    let mut memory: Vec<Vec<u8>> = geometry.arena_bytes().iter().map(|&n| vec![0xDB; n as usize + 9]).collect();
+    let arenas: Vec<(u64, u64)> = memory.iter_mut().map(|m| (m.as_mut_ptr() as u64, m.len() as u64)).collect();
+    let device = Watched::new(HostDevice::new().with_limit(0));
+    for bank in (0..arenas.len()).filter(|&bank| geometry.arena_bytes()[bank] > 0) {
+        let mut short = arenas.clone();
+        short[bank].1 = geometry.arena_bytes()[bank] - 1;
+        // SAFETY: the memory outlives the loaders, and is used by them alone.
+        let error = unsafe { Loader::in_memory(geometry.clone(), device.clone(), &short) }.unwrap_err();
+        let (needed, given) = (geometry.arena_bytes()[bank], short[bank].1);
+        assert_eq!(error, DeviceError::Arena { bank: BankId::from_index(bank), needed, given });
+        assert_eq!(device.get().host.live_objects(), LiveObjects::default());
+    }
+    // SAFETY: as above.
+    let loader = unsafe { Loader::in_memory(geometry.clone(), device.clone(), &arenas) }.unwrap();
+    for (bank, &(address, _)) in arenas.iter().enumerate() {
+        let span = loader.slot(PoolId::new(0), BankId::from_index(bank), SlotId::new(1));
+        let range = geometry.pools()[0].ranges()[bank];
+        assert_eq!(
+            span.map(|span| device.address(span.memory).unwrap() + span.offset),
+            (range.row_bytes > 0).then_some(address + range.offset + range.stride)
+        );
+    }
+    drop(loader);
+    assert_eq!(device.get().host.live_objects(), LiveObjects::default());
+    for (bank, memory) in memory.iter().enumerate() {
+        let read = geometry.arena_bytes()[bank] > 0;
+        assert!(memory.iter().all(|&byte| byte == if read { 0 } else { 0xDB }), "filled with zeros, and not freed");
     }
 }
 
@@ -300,13 +336,19 @@ fn small_model() -> Model {
     Model::new(4, 1, Quantisation::PerLayer, layers).unwrap()
 }
 
+/// A loader of that model; nothing is attached.
+fn small_loader() -> Loader<HostDevice> {
+    let geometry = Geometry::new(small_model(), Constraints::new(Budget::Slots(3))).unwrap();
+    Loader::new(geometry, HostDevice::new()).unwrap()
+}
+
 fn zeros(bytes: usize) -> Arc<[u8]> {
     vec![0; bytes].into()
 }
 
 #[test]
 fn what_a_bank_refuses_says_so_with_its_numbers() {
-    let mut banks = Banks::new(&small_model());
+    let mut banks = small_loader();
     let (zero, one) = (LayerId::new(0), LayerId::new(1));
     let (a, b) = (BankId::new(0), BankId::new(1));
     let mut refused = |layer, bank, bytes, stride| {
@@ -366,10 +408,10 @@ fn a_plan_that_was_not_carried_out_says_where_and_which_slots() {
 fn rows_of_the_exact_length_are_accepted_and_one_byte_less_is_not() {
     for stride in [0_u64, 10, 11, 64] {
         let exact = (3 * if stride == 0 { 10 } else { stride } + 10) as usize;
-        let mut banks = Banks::new(&small_model());
+        let mut banks = small_loader();
         let mut attach = |bytes| banks.attach(LayerId::new(1), BankId::new(0), HostRows::owned(zeros(bytes), stride));
         match attach(exact - 1) {
-            Err(BankError::TooShort { needed, given, .. }) => {
+            Err(AttachError::Bank(BankError::TooShort { needed, given, .. })) => {
                 assert_eq!((needed, given), (exact as u128, exact as u64 - 1), "stride {stride}");
             }
             other => panic!("stride {stride}: {other:?}"),
@@ -382,13 +424,13 @@ fn rows_of_the_exact_length_are_accepted_and_one_byte_less_is_not() {
 #[test]
 fn a_layer_is_attached_once_every_bank_that_it_reads_is() {
     let (layer, first, second) = (LayerId::new(0), BankId::new(0), BankId::new(1));
-    let mut banks = Banks::new(&small_model());
+    let mut banks = small_loader();
     assert_eq!(banks.check_layer(layer), Err(BankError::NotAttached { layer, bank: first }));
     banks.attach(layer, second, HostRows::owned(zeros(8), 0)).unwrap();
     assert_eq!(banks.check_layer(layer), Err(BankError::NotAttached { layer, bank: first }));
     banks.attach(layer, first, HostRows::owned(zeros(40), 0)).unwrap();
     banks.check_layer(layer).unwrap();
-    assert!(banks.rows(LayerId::new(1), first, 0).is_none());
+    assert_eq!(banks.is_direct(LayerId::new(1), first), None);
     let other = LayerId::new(1);
     assert_eq!(banks.check_layer(other), Err(BankError::NotAttached { layer: other, bank: first }));
     banks.attach(other, first, HostRows::owned(zeros(40), 0)).unwrap();
@@ -399,11 +441,8 @@ fn a_layer_is_attached_once_every_bank_that_it_reads_is() {
 fn a_refused_attach_leaves_the_rows_that_were_there() {
     let mut world = world(HostDevice::new());
     let (layer, bank) = (LayerId::new(0), BankId::new(0));
-    let before = world.banks.rows(layer, bank, 3).unwrap();
-    world.banks.attach(layer, bank, HostRows::owned(zeros(70), 0)).unwrap_err();
-    world.banks.attach(layer, bank, HostRows::owned(zeros(7_000), 69)).unwrap_err();
-    let after = world.banks.rows(layer, bank, 3).unwrap();
-    assert_eq!((after.base, after.stride), (before.base, before.stride));
+    world.loader.attach(layer, bank, HostRows::owned(zeros(70), 0)).unwrap_err();
+    world.loader.attach(layer, bank, HostRows::owned(zeros(7_000), 69)).unwrap_err();
     world.step(ONE, 0, &[3]).unwrap();
     assert!(world.image() == world.image_of_residents());
 }
@@ -415,16 +454,16 @@ fn rows_attached_again_take_the_place_of_the_old_ones() {
     // Rows of another layer, at another stride: the copies must follow both.
     let moved = host_rows(9, 0, 10, 70, 101);
     let watched = Arc::downgrade(&moved);
-    world.banks.attach(layer, bank, HostRows::owned(moved, 101)).unwrap();
+    world.loader.attach(layer, bank, HostRows::owned(moved, 101)).unwrap();
     world.step(ONE, 0, &[7, 3]).unwrap();
     let slot = world.residency.slot_of(layer, ExpertId::new(7)).unwrap();
-    let span = world.arenas.slots(&world.geometry, world.plan.pool(), bank, slot).unwrap();
+    let span = world.loader.slot(world.plan.pool(), bank, slot).unwrap();
     let mut bytes = vec![0; 70];
     world.device.read(span.memory, span.offset, &mut bytes).unwrap();
     assert_eq!(bytes, row(9, 7, 0, 70));
 
     assert!(watched.upgrade().is_some(), "the banks keep owned rows alive");
-    world.banks.attach(layer, bank, HostRows::owned(host_rows(0, 0, 10, 70, 70), 0)).unwrap();
+    world.loader.attach(layer, bank, HostRows::owned(host_rows(0, 0, 10, 70, 70), 0)).unwrap();
     assert!(watched.upgrade().is_none(), "rows that nothing copies from any more are let go");
 }
 
@@ -437,7 +476,7 @@ fn borrowed_rows_at_any_address_are_copied_as_they_lie() {
         let mut world = world(HostDevice::new());
         // SAFETY: `block` outlives `world`, which is dropped first, and nothing changes it.
         let rows = unsafe { HostRows::borrowed(block[shift..].as_ptr(), (block.len() - shift) as u64, stride) };
-        world.banks.attach(LayerId::new(0), BankId::new(0), rows).unwrap();
+        world.loader.attach(LayerId::new(0), BankId::new(0), rows).unwrap();
         world.step(ONE, 0, &[0, 9, 5]).unwrap();
         assert!(world.image() == world.image_of_residents(), "shift {shift}");
         drop(world);
@@ -446,8 +485,7 @@ fn borrowed_rows_at_any_address_are_copied_as_they_lie() {
 }
 
 #[test]
-fn banks_and_rows_may_be_shared_between_threads() {
+fn rows_may_be_shared_between_threads() {
     fn shared<T: Send + Sync>(_: &T) {}
     shared(&HostRows::owned(zeros(4), 0));
-    shared(&Banks::new(&small_model()));
 }

@@ -14,8 +14,8 @@ use ftcache_policy::{
 use ftcache_residency::{Cache, Plan};
 pub(crate) use ftcache_testkit::generators::row;
 use ftcache_transfer::{
-    ApplyError, Arenas, Banks, Device, DeviceError, DeviceSpan, Fences, HostDevice, HostRows, HostSpan, Memory,
-    RowCopy, Stream, Streams, apply,
+    ApplyError, Device, DeviceError, DeviceSpan, HostDevice, HostRows, HostSpan, Loader, Memory, RowCopy, Stream,
+    Streams,
 };
 pub(crate) use watched_device::Watched;
 
@@ -53,9 +53,7 @@ pub(crate) struct World {
     pub(crate) geometry: Geometry,
     pub(crate) residency: Cache,
     pub(crate) device: Watched,
-    pub(crate) fences: Fences,
-    pub(crate) arenas: Arenas,
-    pub(crate) banks: Banks,
+    pub(crate) loader: Loader<Watched>,
     pub(crate) plan: Plan,
 }
 
@@ -71,31 +69,27 @@ impl World {
         let layers = row_bytes.iter().map(|&row_bytes| LayoutKey::tagged("t", row_bytes)).collect();
         let model = Model::new(expert_count, 1, Quantisation::PerLayer, layers).unwrap();
         let geometry = Geometry::new(model, constraints).unwrap();
-        let mut device = Watched::new(host);
-        let fences = Fences::new(&mut device).unwrap();
-        let arenas = Arenas::allocate(&mut device, &geometry).unwrap();
-        let mut banks = Banks::new(geometry.model());
+        let device = Watched::new(host);
+        let mut loader = Loader::new(geometry.clone(), device.clone()).unwrap();
         for layer in geometry.model().layer_ids() {
             for bank in geometry.model().bank_ids() {
                 let row_bytes = geometry.model().row_bytes(layer, bank);
                 if row_bytes > 0 {
                     let stride = row_bytes + host_gap;
                     let bytes = host_rows(layer.get(), bank.get(), expert_count, row_bytes, stride);
-                    banks.attach(layer, bank, HostRows::owned(bytes, stride)).unwrap();
+                    loader.attach(layer, bank, HostRows::owned(bytes, stride)).unwrap();
                 }
             }
         }
         let residency = Cache::new(&geometry);
-        Self { geometry, residency, device, fences, arenas, banks, plan: Plan::new() }
+        Self { geometry, residency, device, loader, plan: Plan::new() }
     }
 
     /// One step: committed if its plan was applied, else aborted.
     pub(crate) fn step(&mut self, streams: Streams, layer: u32, routes: &[u32]) -> Result<u64, ApplyError> {
         let routes: Vec<ExpertId> = routes.iter().copied().map(ExpertId::new).collect();
         let ticket = self.residency.ensure(LayerId::new(layer), &routes, &mut self.plan).expect("a step that fits");
-        let Self { geometry, device, fences, arenas, banks, .. } = self;
-        // SAFETY: the banks live as long as the device, and rows are not attached anew between steps.
-        let applied = unsafe { apply(device, streams, fences, geometry, arenas, banks, ticket.plan()) };
+        let applied = self.loader.apply(streams, ticket.plan());
         match applied {
             Ok(_) => ticket.commit(),
             Err(_) => ticket.abort(),
@@ -119,7 +113,7 @@ impl World {
     /// The arena of a bank.
     pub(crate) fn memory(&self, bank: BankId) -> Option<Memory> {
         let pools = (0..self.geometry.pools().len()).map(PoolId::from_index);
-        let mut spans = pools.filter_map(|pool| self.arenas.slots(&self.geometry, pool, bank, SlotId::new(0)));
+        let mut spans = pools.filter_map(|pool| self.loader.slot(pool, bank, SlotId::new(0)));
         spans.next().map(|span| span.memory)
     }
 
