@@ -172,6 +172,19 @@ impl Cache {
     ///
     /// Staging that was laid out for other pools; a chunk is open.
     pub fn set_staging(&mut self, staging: Staging, small_row_bytes: u64) -> Result<(), StageError> {
+        self.check_staging(&staging)?;
+        self.prefill.staged = vec![false; self.layer_count()];
+        self.prefill.staging = Some(staging);
+        self.prefill.small_row_bytes = small_row_bytes;
+        Ok(())
+    }
+
+    /// Whether the cache can be given these buffers: for who has to make room for them first.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`set_staging`](Self::set_staging).
+    pub fn check_staging(&self, staging: &Staging) -> Result<(), StageError> {
         if self.prefill.chunk.is_some() {
             return Err(StageError::ChunkOpen);
         }
@@ -182,9 +195,19 @@ impl Cache {
                 return Err(StageError::OtherPools { pool, stable_from, slot_count });
             }
         }
-        self.prefill.staged = vec![false; self.layer_count()];
-        self.prefill.staging = Some(staging);
-        self.prefill.small_row_bytes = small_row_bytes;
+        Ok(())
+    }
+
+    /// Takes the staging buffers away again.
+    ///
+    /// # Errors
+    ///
+    /// A chunk is open.
+    pub fn clear_staging(&mut self) -> Result<(), StageError> {
+        if self.prefill.chunk.is_some() {
+            return Err(StageError::ChunkOpen);
+        }
+        self.prefill.staging = None;
         Ok(())
     }
 
@@ -307,13 +330,23 @@ impl Cache {
     ///
     /// No chunk is open, or a buffer holds a layer that has not been released.
     pub fn end_chunk(&mut self) -> Result<ChunkReport, StageError> {
+        self.check_chunk_end()?;
+        self.abandon_chunk()
+    }
+
+    /// Whether the chunk can be ended.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`end_chunk`](Self::end_chunk).
+    pub fn check_chunk_end(&self) -> Result<(), StageError> {
         let chunk = self.prefill.chunk.as_ref().ok_or(StageError::NoChunk)?;
         for (buffer, held) in chunk.buffers.iter().enumerate() {
             if let Some(layer) = held.layer() {
                 return Err(StageError::NotReleased { buffer, layer });
             }
         }
-        self.abandon_chunk()
+        Ok(())
     }
 
     /// Ends the chunk in the middle, whatever its buffers hold: nothing may read them any more, and no fill may still

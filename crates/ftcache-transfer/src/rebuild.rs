@@ -222,7 +222,8 @@ impl<D: Device> Loader<D> {
         let mut moved = 0;
         let mut copies: Copies = std::mem::take(&mut self.copies);
         let mut outcome = Ok(());
-        // Layer by layer, as many of one stand together.
+        let mut placements = placements.to_vec();
+        placements.sort_unstable_by_key(|placement| (placement.layer, placement.pool, placement.slot));
         for group in placements.chunk_by(|one, other| one.layer == other.layer) {
             let layer = group[0].layer;
             copies.clear();

@@ -2,14 +2,15 @@
 
 use ftcache_policy::{BankId, ExpertId, Geometry, LayerId, Pool, PoolId, SlotId, SlotRange};
 use ftcache_residency as residency;
-use ftcache_transfer::{BankError, Device, HostRows, Loader, Stream};
+use ftcache_transfer::{BankError, BounceSize, Device, HostRows, Loader, Stream};
 
 use crate::Error;
+use crate::prefill::Prefill;
 
 /// The slots of one pool in one bank, as the engine's kernels are given them: slot `i` lies at `address + i * stride`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotSpan {
-    /// Device address of slot 0. It does not move as long as the cache lives.
+    /// Device address of slot 0. It does not move until the cache is rebuilt; see [`Cache::generation`].
     pub address: u64,
     /// Bytes from slot to slot.
     pub stride: u64,
@@ -36,6 +37,7 @@ pub struct Cache<D: Device> {
     pub(crate) routes: Vec<ExpertId>,
     /// `bytes_of_layer[layer]`: bytes copied to slots by committed steps.
     pub(crate) bytes_of_layer: Vec<u64>,
+    pub(crate) prefill: Prefill,
 }
 
 impl<D: Device> Cache<D> {
@@ -45,18 +47,38 @@ impl<D: Device> Cache<D> {
     ///
     /// The device has not the memory, with the bytes wanted and free; nothing stays allocated then.
     pub fn new(geometry: Geometry, device: D) -> Result<Self, Error> {
+        Ok(Self::with_loader(Loader::new(geometry, device)?))
+    }
+
+    /// An empty cache over slots that are there, such as those of [`Loader::in_memory`], which the engine allocated.
+    pub fn with_loader(mut loader: Loader<D>) -> Self {
+        let geometry = loader.geometry();
         // Some engines say "no limit" with the largest number there is.
         let requests = geometry.constraints().request_count as usize;
         let route_count = (geometry.model().top_k() as usize).saturating_mul(requests).min(RESERVED_ROUTES_MAX);
-        let mut residency = residency::Cache::new(&geometry);
+        let (layer_count, expert_count) = (geometry.model().layer_count(), geometry.model().expert_count() as usize);
+        let mut residency = residency::Cache::new(geometry);
         residency.reserve(route_count);
-        Ok(Self {
+        // A layer has no more rows to copy than experts.
+        loader.reserve(route_count.min(expert_count));
+        Self {
             residency,
             plan: residency::Plan::with_capacity(route_count),
             routes: Vec::with_capacity(route_count),
-            bytes_of_layer: vec![0; geometry.model().layer_count()],
-            loader: Loader::new(geometry, device)?,
-        })
+            bytes_of_layer: vec![0; layer_count],
+            prefill: Prefill::new(expert_count),
+            loader,
+        }
+    }
+
+    /// Gives the cache a bounce buffer: pinned memory through which rows go that the device cannot read where they lie,
+    /// filled by threads of its own. It is to be there before such rows are attached.
+    ///
+    /// # Errors
+    ///
+    /// A size of nothing, pinned memory or threads that cannot be had, or a buffer that is there already.
+    pub fn set_bounce(&mut self, size: BounceSize) -> Result<(), Error> {
+        Ok(self.loader.set_bounce(size)?)
     }
 
     /// Attaches the rows of one bank of a layer, in any order; again after an engine has moved them.
@@ -65,7 +87,8 @@ impl<D: Device> Cache<D> {
     ///
     /// # Errors
     ///
-    /// An unknown layer or bank, a stride below the row's width, or fewer bytes than the experts' rows take.
+    /// An unknown layer or bank, a stride below the row's width, fewer bytes than the experts' rows take, or rows that the
+    /// device cannot read where they lie if there is no bounce buffer.
     pub fn attach(&mut self, layer: LayerId, bank: BankId, rows: HostRows) -> Result<(), Error> {
         Ok(self.loader.attach(layer, bank, rows)?)
     }
@@ -104,6 +127,35 @@ impl<D: Device> Cache<D> {
         Ok(self.loader.create_stream()?)
     }
 
+    /// Whether anything enqueued has failed since the last call. Waits for nothing, so what is on its way may fail yet.
+    ///
+    /// # Errors
+    ///
+    /// What failed, or what the device lacks if there are no slots.
+    pub fn check_device(&mut self) -> Result<(), Error> {
+        self.check_slots()?;
+        Ok(self.loader.check()?)
+    }
+
+    /// The number of this cache's slots: a rebuild counts it up, and with it every address that was handed out before
+    /// is void.
+    pub fn generation(&self) -> u64 {
+        self.residency.generation()
+    }
+
+    pub(crate) fn check_slots(&self) -> Result<(), Error> {
+        self.loader.check_slots().map_err(Error::Unavailable)
+    }
+
+    /// Returns when everything enqueued on any stream is done. Streams of earlier steps may be destroyed then.
+    ///
+    /// # Errors
+    ///
+    /// The device's.
+    pub fn synchronize_all(&mut self) -> Result<(), Error> {
+        Ok(self.loader.synchronize_all()?)
+    }
+
     /// Returns when everything enqueued on a stream is done.
     ///
     /// # Errors
@@ -117,10 +169,11 @@ impl<D: Device> Cache<D> {
     ///
     /// # Errors
     ///
-    /// An unknown pool or bank.
+    /// An unknown pool or bank, or a cache without slots.
     pub fn slots(&self, pool: PoolId, bank: BankId) -> Result<Option<SlotSpan>, Error> {
         let pool_geometry = self.check_pool(pool)?;
         let (range, slot_count) = (*check_bank(pool_geometry, bank)?, pool_geometry.slot_count());
+        self.check_slots()?;
         let Some(span) = self.loader.slot(pool, bank, SlotId::new(0)) else { return Ok(None) };
         let address = self.device().address(span.memory)? + span.offset;
         Ok(Some(SlotSpan { address, stride: range.stride, row_bytes: range.row_bytes, slot_count }))
@@ -135,6 +188,7 @@ impl<D: Device> Cache<D> {
         let pool = self.residency.pool_of(layer)?;
         self.check_slot(pool, slot)?;
         let (row_bytes, given) = (check_bank(self.geometry().pool(pool), bank)?.row_bytes, target.len() as u64);
+        self.check_slots()?;
         let span = self.loader.slot(pool, bank, slot).ok_or(BankError::Unread { layer, bank })?;
         if row_bytes != given {
             return Err(Error::RowBytes { layer, bank, row_bytes, given });
@@ -198,7 +252,7 @@ impl<D: Device> Cache<D> {
     }
 }
 
-fn check_bank(pool: &Pool, bank: BankId) -> Result<&SlotRange, Error> {
+pub(crate) fn check_bank(pool: &Pool, bank: BankId) -> Result<&SlotRange, Error> {
     let unknown = BankError::UnknownBank { bank, bank_count: pool.ranges().len() };
     Ok(pool.ranges().get(bank.index()).ok_or(unknown)?)
 }

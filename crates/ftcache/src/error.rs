@@ -1,8 +1,8 @@
 //! What a call on the cache can refuse.
 
 use ftcache_policy::{BankId, LayerId, PoolId, SlotId};
-use ftcache_residency::{EnsureError, PinError};
-use ftcache_transfer::{ApplyError, AttachError, BankError, DeviceError};
+use ftcache_residency::{EnsureError, PinError, PoolsError, SnapshotError, StageError};
+use ftcache_transfer::{ApplyError, AttachError, BankError, BringBackFailure, DeviceError, RebuildError, StageFailure};
 use thiserror::Error;
 
 /// A call that was refused. Unless it says otherwise, the cache is as it was before.
@@ -24,6 +24,30 @@ pub enum Error {
     /// The step's rows were not copied. The slots that the error names are free now; the step may be tried again.
     #[error(transparent)]
     Apply(#[from] ApplyError),
+    /// A call out of the order of a prefill chunk.
+    #[error(transparent)]
+    Chunk(#[from] StageError),
+    /// A layer was not staged: its buffer is free, and it may be staged again.
+    #[error(transparent)]
+    Stage(#[from] StageFailure),
+    /// The cache cannot have other pools.
+    #[error(transparent)]
+    Pools(#[from] PoolsError),
+    /// The slots could not be rebuilt; what is left is in the error.
+    #[error(transparent)]
+    Rebuild(#[from] RebuildError),
+    /// Residents cannot be brought back.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// Residents were not brought back: every slot is free.
+    #[error(transparent)]
+    BringBack(#[from] BringBackFailure),
+    /// A rebuild for a model of other layouts.
+    #[error("a rebuild is for the same model; this one has other layouts")]
+    OtherLayouts,
+    /// A rebuild left no slots. Another, of fewer bytes, may bring them back.
+    #[error("the cache has no slots: {0}")]
+    Unavailable(DeviceError),
     /// No such pool.
     #[error("no pool {pool}: the cache has {pool_count} pools")]
     UnknownPool {

@@ -33,19 +33,31 @@
 mod cache;
 mod error;
 mod load;
+mod prefill;
+mod rebuild;
 mod report;
+mod warm_start;
 
 pub use cache::{Cache, SlotSpan};
 pub use error::Error;
 pub use ftcache_policy as policy;
 pub use ftcache_policy::{
     BankId, Budget, BytesError, Constraints, ExpertId, FlatExpertId, Geometry, GeometryError, LayerId, LayoutKey,
-    Model, Pool, PoolBounds, PoolId, Quantisation, Scope, SlotId, SlotRange, TailPad, parse_bytes,
+    Model, Pool, PoolBounds, PoolId, Quantisation, SMALL_ROW_BYTES, Scope, SlotId, SlotRange, Staging, TailPad,
+    parse_bytes,
 };
 pub use ftcache_residency as residency;
-pub use ftcache_residency::{Copy, EnsureError, FetchOrder, Misses, Phase, PinError, Plan, Run, Step, Victim};
-pub use ftcache_transfer::{
-    ApplyError, BankError, Device, DeviceError, DeviceSpan, Event, HostDevice, HostRows, HostSpan, Memory, RowCopy,
-    Stream, Streams,
+pub use ftcache_residency::{
+    Copy, EnsureError, FetchOrder, Keep, Misses, Phase, PinError, Plan, PoolsError, Residents, Run, SnapshotError,
+    StageError, Step, Victim,
 };
+pub use ftcache_transfer as transfer;
+pub use ftcache_transfer::{
+    ApplyError, BankError, BounceSize, ColdReason, Device, DeviceError, DeviceSpan, Event, HostDevice, HostRows,
+    HostSpan, Loader, Memory, RebuildError, Rebuilt, RowCopy, Stream, Streams,
+};
+#[cfg(feature = "cuda")]
+pub use ftcache_transfer::{BatchReport, CudaContext, CudaDevice, CudaDriver, CudaFacts, DriverError};
+pub use prefill::{ChunkReport, StagedSpan};
+pub use rebuild::{RebuildReport, StagingLost};
 pub use report::Stats;

@@ -27,15 +27,18 @@ impl<D: Device> Cache<D> {
     /// token enqueues nothing: its rows are on their way.
     ///
     /// Nothing is waited for: copies are enqueued on the copy stream, behind what the compute stream was given before,
-    /// and what the compute stream is given afterwards comes behind the copies. A step without a miss enqueues nothing,
-    /// so all steps that share a pool are to name one compute stream: another is not ordered behind rows on their way.
-    /// Such a step allocates nothing once there was one as wide, or if it is no wider than the requests of the geometry
-    /// (up to 65,536 routes).
+    /// and what the compute stream is given afterwards comes behind the copies. A step without a miss enqueues nothing;
+    /// it allocates nothing once there was one as wide, or if it is no wider than the requests of the geometry (up to
+    /// 65,536 routes).
+    ///
+    /// A step that names another compute stream than the call before orders it behind that one, which must be alive
+    /// still; [`synchronize_all`](Self::synchronize_all) ends that.
     ///
     /// # Errors
     ///
     /// An unknown layer, expert or stream, more distinct experts than there are slots for, a token that stands for
-    /// another step, or a layer that is not attached: the cache is as it was. A copy that the device refused: the
+    /// another step, a layer that is not attached, a stream that is being captured, or a cache without slots: the cache
+    /// is as it was. A copy that the device refused: the
     /// slots of this step's misses are free, and the step may be tried again.
     pub fn load_on(
         &mut self,
@@ -52,6 +55,12 @@ impl<D: Device> Cache<D> {
     /// Before anything is decided: what can be seen to fail must not take slots from what is there.
     fn check_step(&self, streams: Streams, layer: LayerId) -> Result<(), Error> {
         self.check_attached(layer)?;
+        self.check_streams(streams)
+    }
+
+    /// Whether there are slots, and streams of the device that no graph is being captured on.
+    pub(crate) fn check_streams(&self, streams: Streams) -> Result<(), Error> {
+        self.check_slots()?;
         self.device().check_stream(streams.compute)?;
         Ok(self.device().check_stream(streams.copy)?)
     }

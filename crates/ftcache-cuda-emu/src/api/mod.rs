@@ -1,0 +1,16 @@
+//! The driver calls that are exported, by what they are about. Modules and launches of kernels would be a file here.
+//!
+//! Every call takes plain integers where the header has enumerations: a caller may pass what no enumeration has.
+
+#![allow(non_snake_case, reason = "the names are the driver's")]
+
+mod batch;
+mod context;
+mod copy;
+mod device;
+mod event;
+mod graph;
+mod host;
+mod memory;
+mod stream;
+mod value;
