@@ -49,12 +49,6 @@ pub(crate) struct Graph {
     nodes: Arc<Vec<Node>>,
 }
 
-impl Graph {
-    pub(crate) fn node_count(&self) -> usize {
-        self.nodes.len()
-    }
-}
-
 /// A graph that can be launched. Its nodes are dealt into chains, each of them a timeline of its own; the first chain
 /// goes into the stream it is launched in.
 #[derive(Debug)]

@@ -57,6 +57,9 @@ pub struct Config {
     /// What one host thread has waited for, all know. Otherwise a thread knows what it has waited for itself, what was
     /// known when it first called, and what [`EmulatedDevice::hand_over`] told it.
     pub threads_share_order: bool,
+    /// How long a wait looks for a word that nobody raises. A device would wait for ever; here it is a violation and the
+    /// context is lost, so that a test says why it hangs.
+    pub word_patience_ms: u64,
     /// How batch calls work.
     pub batch: Batch,
     /// Values of device attributes, by number, in place of the usual ones.
@@ -73,6 +76,7 @@ impl Default for Config {
             register_call_max_bytes: None,
             register_poisoned_after_refusal: false,
             threads_share_order: false,
+            word_patience_ms: 10_000,
             batch: Batch::Right,
             attributes: Vec::new(),
         }
@@ -121,6 +125,7 @@ pub(crate) struct RawConfig {
     pub(crate) memory_bytes: u64,
     pub(crate) register_limit_bytes: u64,
     pub(crate) register_call_max_bytes: u64,
+    pub(crate) word_patience_ms: u64,
     pub(crate) eager: u32,
     pub(crate) register_poisoned_after_refusal: u32,
     pub(crate) threads_share_order: u32,
@@ -246,6 +251,7 @@ impl Emulator {
             memory_bytes: config.memory_bytes,
             register_limit_bytes: config.register_limit_bytes.unwrap_or(u64::MAX),
             register_call_max_bytes: config.register_call_max_bytes.unwrap_or(u64::MAX),
+            word_patience_ms: config.word_patience_ms,
             eager: config.eager.into(),
             register_poisoned_after_refusal: config.register_poisoned_after_refusal.into(),
             threads_share_order: config.threads_share_order.into(),

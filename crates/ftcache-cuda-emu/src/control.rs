@@ -42,6 +42,7 @@ extern "C" fn ftcache_emu_create(config: *const RawConfig) -> i32 {
         register_limit_bytes: config.register_limit_bytes,
         register_call_max_bytes: config.register_call_max_bytes,
         register_poisoned_after_refusal: config.register_poisoned_after_refusal != 0,
+        word_patience: std::time::Duration::from_millis(config.word_patience_ms),
         threads_share_order: config.threads_share_order != 0,
         batch: Batch::from_raw(config.batch, config.batch_value),
         attributes: list(config.attributes, config.attribute_count).iter().map(|pair| (pair[0], pair[1])).collect(),
@@ -165,7 +166,7 @@ extern "C" fn ftcache_emu_launch(
         let mut touches = Vec::new();
         for (ranges, write) in [(list(reads, read_count), false), (list(writes, write_count), true)] {
             for &(address, bytes) in ranges.iter().filter(|(_, bytes)| *bytes > 0) {
-                session.check_device("kernel", address, bytes, write)?;
+                session.check_device("kernel", context, address, bytes, write)?;
                 let rows = Rows::span(address, bytes);
                 touches.push(if write { Touch::write(rows) } else { Touch::read(rows) });
             }

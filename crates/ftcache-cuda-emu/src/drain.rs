@@ -18,8 +18,6 @@ pub(crate) type Goal = (usize, u64);
 
 /// Queries that may all find nothing done before one of them does a step.
 const IDLE_QUERIES_MAX: u32 = 64;
-/// How long a wait looks for a word that nobody raises. A device would wait for ever; a test should say why it hangs.
-const WORD_PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_micros(100);
 
 /// What stands between a wait and its goal.
@@ -85,7 +83,7 @@ impl Session<'_> {
                 Next::Busy => self.pause(),
                 Next::Word(timeline) => {
                     let since = *word_since.get_or_insert_with(Instant::now);
-                    if since.elapsed() > WORD_PATIENCE {
+                    if since.elapsed() > self.settings.word_patience {
                         self.give_up(timeline);
                     }
                     self.pause();
@@ -169,7 +167,10 @@ impl Session<'_> {
         if line.queue.is_empty() {
             state.pending.remove(&timeline);
         }
-        self.world.changed.notify_all();
+        // Telling nobody is a call of the system all the same.
+        if self.waiting > 0 {
+            self.world.changed.notify_all();
+        }
     }
 
     fn without_lock(&mut self, timeline: usize, work: impl FnOnce()) {
@@ -184,17 +185,20 @@ impl Session<'_> {
 
     /// Lets go of the lock for a moment, or until something has changed.
     fn pause(&mut self) {
+        self.waiting += 1;
         let guard: Option<MutexGuard<'_, State>> = self.state.take();
         let Some(guard) = guard else { return };
         let waited = self.world.changed.wait_timeout(guard, PAUSE);
         self.state = Some(waited.unwrap_or_else(PoisonError::into_inner).0);
+        self.waiting -= 1;
     }
 
     fn give_up(&mut self, timeline: usize) {
         let (name, context) = (self.timelines[timeline].name.clone(), self.timelines[timeline].context);
         let wait = self.timelines[timeline].word_waits.front().map(|(_, wait)| *wait);
         let what = wait.map(|wait| format!("{:?} {} at {:#x}", wait.test, wait.value, wait.address));
-        let text = format!("{name} has waited {WORD_PATIENCE:?} for a word: {}", what.unwrap_or_default());
+        let patience = self.settings.word_patience;
+        let text = format!("{name} has waited {patience:?} for a word: {}", what.unwrap_or_default());
         self.refuse(LAUNCH_TIMEOUT, &text);
         self.lose(context, LAUNCH_TIMEOUT);
     }

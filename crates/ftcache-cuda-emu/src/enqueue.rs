@@ -54,7 +54,7 @@ impl Session<'_> {
         let number = self.timelines[timeline].enqueued + 1;
         let touch = if write { Touch::write(rows) } else { Touch::read(rows) };
         let mut access = Access { touch, timeline, number, clock: Arc::default(), call };
-        for conflict in self.history.conflicts(&access, &clock) {
+        for conflict in self.history.conflicts(&access, &clock, recorded) {
             if !self.is_held_back(&conflict.earlier) {
                 self.report(&conflict, &access);
             }
@@ -107,13 +107,11 @@ impl State {
         for &touch in &task.touches {
             let access = Access { touch, timeline, number, clock: clock.clone(), call: task.call };
             let order = if touch.early { &knowledge } else { &*clock };
-            for conflict in self.history.conflicts(&access, order) {
-                // What one operation reads and writes is its own affair.
-                if (conflict.earlier.timeline, conflict.earlier.number) != (timeline, number) {
-                    self.report(&conflict, &access);
-                }
+            for conflict in self.history.conflicts(&access, order, true) {
+                self.report(&conflict, &access);
             }
         }
+        // Only now: what one operation reads and writes is its own affair.
         for &touch in &task.touches {
             self.history.insert(Access { touch, timeline, number, clock: clock.clone(), call: task.call });
         }
@@ -166,8 +164,10 @@ impl State {
 
     /// Whether an operation stands behind a wait for a word that nobody has raised yet: it cannot have begun.
     fn is_held_back(&self, access: &Access) -> bool {
-        let waits = self.timelines.iter().enumerate().filter_map(|(at, line)| Some((at, line.word_waits.front()?)));
-        waits.filter(|(_, (_, wait))| !wait.is_met()).any(|(at, (number, _))| access.clock.knows(at, *number))
+        let lines = self.timelines.iter().enumerate();
+        let mut waits =
+            lines.flat_map(|(at, line)| line.word_waits.iter().map(move |(number, wait)| (at, number, wait)));
+        waits.any(|(at, number, wait)| access.clock.knows(at, *number) && !wait.is_met())
     }
 
     /// Says that two accesses conflict.

@@ -42,8 +42,9 @@ impl History {
         self.accesses.len()
     }
 
-    /// Conflicts of an access with earlier ones. It may happen as soon as `order` is past.
-    pub(crate) fn conflicts(&mut self, new: &Access, order: &Clock) -> Vec<Conflict> {
+    /// Conflicts of an access with earlier ones. It may happen as soon as `order` is past. If it will be inserted, those
+    /// that it makes superfluous are forgotten.
+    pub(crate) fn conflicts(&mut self, new: &Access, order: &Clock, inserted: bool) -> Vec<Conflict> {
         let mut found = Vec::new();
         let mut covered = Vec::new();
         let rows = &new.touch.rows;
@@ -56,7 +57,7 @@ impl History {
             let (writes, atomic) = (new.touch.write || old.touch.write, new.touch.atomic && old.touch.atomic);
             if ordered {
                 let outdoes = (new.touch.write || !old.touch.write) && (!new.touch.atomic || old.touch.atomic);
-                if outdoes && !new.touch.early && rows.covers(&old.touch.rows) {
+                if inserted && outdoes && !new.touch.early && rows.covers(&old.touch.rows) {
                     covered.push(*key);
                 }
             } else if writes

@@ -1,6 +1,6 @@
 //! All that one emulated device knows, under one lock.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -12,7 +12,7 @@ use crate::history::History;
 use crate::host_memory::{HostKind, HostMemory};
 use crate::memory::Memory;
 use crate::operation::Operation;
-use crate::random::Random;
+use crate::random::{ByNumber, Random};
 use crate::worlds::{Handle, HandleKind};
 
 /// Reports beyond this are only counted: one missing wait in a loop would otherwise fill memory.
@@ -70,7 +70,7 @@ pub(crate) struct Context {
     /// The code that every call gives after work failed late.
     pub(crate) lost: Option<i32>,
     pub(crate) legacy: usize,
-    pub(crate) per_thread: HashMap<u64, usize>,
+    pub(crate) per_thread: ByNumber<usize>,
 }
 
 #[derive(Debug)]
@@ -102,6 +102,7 @@ pub(crate) struct Settings {
     pub(crate) register_call_max_bytes: u64,
     pub(crate) register_poisoned_after_refusal: bool,
     pub(crate) threads_share_order: bool,
+    pub(crate) word_patience: std::time::Duration,
     pub(crate) batch: Batch,
     pub(crate) attributes: Vec<(i32, i32)>,
 }
@@ -114,33 +115,37 @@ pub(crate) struct State {
     serial: u64,
     /// Operations done.
     pub(crate) tick: u64,
-    pub(crate) contexts: HashMap<u64, Context>,
+    pub(crate) contexts: ByNumber<Context>,
     pub(crate) ended_contexts: HashSet<u64>,
     pub(crate) primary: u64,
     pub(crate) primary_retains: u64,
     pub(crate) timelines: Vec<Timeline>,
     /// Timelines with operations queued.
     pub(crate) pending: BTreeSet<usize>,
-    pub(crate) streams: HashMap<u64, Stream>,
-    pub(crate) events: HashMap<u64, Event>,
-    pub(crate) captures: HashMap<u64, Capture>,
-    pub(crate) graphs: HashMap<u64, Graph>,
-    pub(crate) execs: HashMap<u64, Exec>,
+    pub(crate) streams: ByNumber<Stream>,
+    pub(crate) events: ByNumber<Event>,
+    pub(crate) captures: ByNumber<Capture>,
+    pub(crate) graphs: ByNumber<Graph>,
+    pub(crate) execs: ByNumber<Exec>,
     pub(crate) memory: Memory,
     pub(crate) host: HostMemory,
-    pub(crate) threads: HashMap<u64, HostThread>,
+    pub(crate) threads: ByNumber<HostThread>,
+    /// What threads knew that have ended.
+    departed: Clock,
     pub(crate) history: History,
     /// Words that streams have written.
-    pub(crate) words: HashMap<u64, crate::enqueue::Word>,
+    pub(crate) words: ByNumber<crate::enqueue::Word>,
     pub(crate) idle_queries: u32,
     pub(crate) races: Vec<String>,
     pub(crate) violations: Vec<String>,
     unreported: u64,
     pub(crate) faults: Faults,
-    pub(crate) calls: HashMap<&'static str, u64>,
+    pub(crate) calls: BTreeMap<&'static str, u64>,
     pub(crate) calls_total: u64,
     pub(crate) blocking_calls: u64,
     pub(crate) pageable_copies: u64,
+    /// Threads that wait for `World::changed`.
+    pub(crate) waiting: u32,
     /// The world was destroyed; whoever still waits in it goes home.
     pub(crate) over: bool,
 }
@@ -161,31 +166,33 @@ impl State {
             random: Random::new(seed),
             serial: 0,
             tick: 0,
-            contexts: HashMap::new(),
+            contexts: ByNumber::default(),
             ended_contexts: HashSet::new(),
             primary: 0,
             primary_retains: 0,
             timelines: Vec::new(),
             pending: BTreeSet::new(),
-            streams: HashMap::new(),
-            events: HashMap::new(),
-            captures: HashMap::new(),
-            graphs: HashMap::new(),
-            execs: HashMap::new(),
+            streams: ByNumber::default(),
+            events: ByNumber::default(),
+            captures: ByNumber::default(),
+            graphs: ByNumber::default(),
+            execs: ByNumber::default(),
             memory: Memory::new(memory_bytes, seed),
             host: HostMemory::default(),
-            threads: HashMap::new(),
+            threads: ByNumber::default(),
+            departed: Clock::default(),
             history: History::default(),
-            words: HashMap::new(),
+            words: ByNumber::default(),
             idle_queries: 0,
             races: Vec::new(),
             violations: Vec::new(),
             unreported: 0,
             faults: Faults::default(),
-            calls: HashMap::new(),
+            calls: BTreeMap::new(),
             calls_total: 0,
             blocking_calls: 0,
             pageable_copies: 0,
+            waiting: 0,
             over: false,
         }
     }
@@ -248,7 +255,7 @@ impl State {
     }
 
     pub(crate) fn knowledge_of_all(&self) -> Clock {
-        let mut all = Clock::default();
+        let mut all = self.departed.clone();
         self.threads.values().for_each(|thread| all.join(&thread.knowledge));
         all
     }
@@ -267,20 +274,32 @@ impl State {
         if self.history.len() < 32 {
             return;
         }
-        self.threads.retain(|_, thread| thread.alive.load(Ordering::Relaxed));
+        let departed = &mut self.departed;
+        self.threads.retain(|_, thread| {
+            let alive = thread.alive.load(Ordering::Relaxed);
+            if !alive {
+                departed.join(&thread.knowledge);
+            }
+            alive
+        });
         let mut knowledge = self.threads.values().map(|thread| &thread.knowledge);
         let Some(mut floor) = knowledge.next().cloned() else { return };
         knowledge.for_each(|other| floor.meet(other));
         self.history.forget_known(&floor);
     }
 
-    /// Checks that memory of this extent may be given to the device: one live allocation, or one pinned range.
-    pub(crate) fn check_device(&mut self, call: &str, base: u64, bytes: u64, write: bool) -> Answer {
+    /// Checks that memory of this extent may be given to the device: one live allocation of the context, or one pinned
+    /// range.
+    pub(crate) fn check_device(&mut self, call: &str, context: u64, base: u64, bytes: u64, write: bool) -> Answer {
         if bytes == 0 {
             return Ok(());
         }
         if let Some(allocation) = self.memory.holding(base) {
             let (start, length) = (allocation.base, allocation.bytes);
+            if allocation.context != context {
+                self.violation(format!("{call}: [{base:#x}, +{bytes}) is memory of another context"));
+                return Err(INVALID_VALUE);
+            }
             if base + bytes <= start + length {
                 return Ok(());
             }

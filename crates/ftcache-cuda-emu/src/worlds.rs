@@ -53,6 +53,7 @@ pub(crate) fn initialize() {
             register_call_max_bytes: u64::MAX,
             register_poisoned_after_refusal: false,
             threads_share_order: false,
+            word_patience: std::time::Duration::from_secs(10),
             batch: Batch::Right,
             attributes: Vec::new(),
         };

@@ -236,3 +236,11 @@ fn thousands_of_devices_in_a_process() {
         assert!(rig.device.ordinal() > first);
     }
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn the_library_has_the_name_of_the_driver() {
+    let library = std::fs::read(Emulator::library_path()).unwrap();
+    let name = b"\0libcuda.so.1\0";
+    assert!(library.windows(name.len()).any(|bytes| bytes == name));
+}

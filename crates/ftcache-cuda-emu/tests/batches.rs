@@ -97,7 +97,16 @@ fn the_order_of_source_accesses_is_kept() {
             rig.sync(stream);
             let bytes = rig.device.peek(memory, 64);
             stale += usize::from(order == ANY && bytes == [1; 64]);
-            assert_eq!(bytes[0], if order == STREAM { 2 } else if order == DURING_CALL { 1 } else { bytes[0] });
+            assert_eq!(
+                bytes[0],
+                if order == STREAM {
+                    2
+                } else if order == DURING_CALL {
+                    1
+                } else {
+                    bytes[0]
+                }
+            );
         }
     }
     assert!(stale > 5 && stale < 35, "{stale}");

@@ -411,3 +411,22 @@ fn addresses_are_known_for_what_they_are() {
     assert_eq!(ask(9, memory), (0, rig.device.ordinal() as u64));
     rig.device.check();
 }
+
+#[test]
+fn giving_host_memory_back_waits_for_everything() {
+    for seed in 0..30 {
+        let rig = Rig::seeded(seed);
+        let pages = Pages::new(2);
+        let (memory, stream, mine) = (rig.memory(64), rig.stream(), rig.pinned(&[1; 64]));
+        ok((rig.cu.cuMemHostRegister_v2)(pages.at(0), 8192, 0));
+        rig.fill(memory, 7, 64, stream);
+        ok((rig.cu.cuMemcpyDtoHAsync_v2)(pages.at(100), memory, 64, stream));
+        assert_eq!(rig.host_bytes(pages.at(100), 64), [0; 64]);
+        ok((rig.cu.cuMemHostUnregister)(pages.at(0)));
+        assert_eq!((rig.host_bytes(pages.at(100), 64), rig.device.counts().queued), (vec![7; 64], 0));
+        rig.up(memory, mine, 64, stream);
+        ok((rig.cu.cuMemFreeHost)(mine));
+        assert_eq!((rig.device.peek(memory, 64), rig.device.counts().queued), (vec![1; 64], 0));
+        rig.device.check();
+    }
+}

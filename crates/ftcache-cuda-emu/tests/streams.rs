@@ -236,3 +236,99 @@ fn two_threads_wait_at_a_time() {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     rig.device.check();
 }
+
+#[test]
+fn a_word_that_nobody_raises_is_told() {
+    let rig = Rig::new(Config { word_patience_ms: 5, ..Config::default() });
+    let (stream, flag) = (rig.stream(), word(&rig, 3));
+    ok((rig.cu.cuStreamWaitValue32_v2)(stream, flag.as_ptr() as u64, 4, 1));
+    assert_eq!((rig.cu.cuCtxSynchronize)(), 702);
+    rig.one_violation("Equal 4");
+    assert_eq!((rig.cu.cuCtxSynchronize)(), 702);
+}
+
+#[test]
+fn who_waits_in_a_device_that_goes_away_goes_home() {
+    let rig = Rig::seeded(1);
+    let (stream, flag) = (rig.stream(), word(&rig, 0));
+    ok((rig.cu.cuStreamWaitValue32_v2)(stream, flag.as_ptr() as u64, 1, 0));
+    let (cu, context) = (rig.cu, rig.context);
+    let (started, begin) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        ok((cu.cuCtxSetCurrent)(context));
+        started.send(()).unwrap();
+        (cu.cuStreamSynchronize)(stream)
+    });
+    begin.recv().unwrap();
+    drop(rig);
+    // It was in the wait, or came too late for it.
+    assert!([709, 201].contains(&thread.join().unwrap()));
+}
+
+#[test]
+fn streams_say_what_they_were_made_with() {
+    let rig = Rig::seeded(1);
+    let (mut stream, mut flags, mut priority, mut context) = (0, 0, 0, 0);
+    ok((rig.cu.cuStreamCreateWithPriority)(&mut stream, 1, -99));
+    ok((rig.cu.cuStreamGetFlags)(stream, &mut flags));
+    ok((rig.cu.cuStreamGetPriority)(stream, &mut priority));
+    ok((rig.cu.cuStreamGetCtx)(stream, &mut context));
+    assert_eq!((flags, priority, context), (1, -5, rig.context));
+    rig.device.check();
+    assert_eq!((rig.cu.cuStreamCreate)(&mut stream, 2), 1);
+    rig.one_violation("flags 0x2");
+}
+
+#[test]
+fn times_of_events_go_up() {
+    for seed in 0..20 {
+        let rig = Rig::seeded(seed);
+        let (stream, memory, mut start, mut end) = (rig.stream(), rig.memory(8), 0, 0);
+        ok((rig.cu.cuEventCreate)(&mut start, 0));
+        ok((rig.cu.cuEventCreate)(&mut end, 0));
+        let mut time = -1.0;
+        assert_eq!((rig.cu.cuEventElapsedTime)(&mut time, start, end), 400);
+        rig.one_violation("never recorded");
+        rig.record(start, stream);
+        rig.fill(memory, 1, 8, stream);
+        rig.record(end, stream);
+        assert_eq!((rig.cu.cuEventElapsedTime)(&mut time, start, end), 600);
+        rig.sync(stream);
+        ok((rig.cu.cuEventElapsedTime)(&mut time, start, end));
+        assert!(time > 0.0 && time < 1.0, "{time}");
+        ok((rig.cu.cuEventElapsedTime_v2)(&mut time, end, start));
+        assert!(time < 0.0);
+        rig.device.check();
+    }
+}
+
+#[test]
+fn contexts_of_a_device_are_apart() {
+    let rig = Rig::seeded(1);
+    let (stream, event, memory) = (rig.stream(), rig.event(), rig.memory(8));
+    rig.fill(memory, 1, 8, stream);
+    rig.record(event, stream);
+    let mut other = 0;
+    ok((rig.cu.cuCtxCreate_v2)(&mut other, 0, rig.device.ordinal()));
+    let (mine, mut my_event, my_memory) = (rig.stream(), 0, rig.memory(8));
+    ok((rig.cu.cuEventCreate)(&mut my_event, 2));
+    assert_eq!((rig.cu.cuMemsetD8Async)(my_memory, 1, 8, stream), 400);
+    rig.one_violation("of another context");
+    assert_eq!((rig.cu.cuMemsetD8Async)(memory, 1, 8, mine), 1);
+    rig.one_violation("memory of another context");
+    assert_eq!((rig.cu.cuMemFree_v2)(memory), 1);
+    rig.one_violation("not the base of an allocation of this context");
+    assert_eq!((rig.cu.cuEventRecord)(event, mine), 400);
+    rig.one_violation("of another context than the stream");
+    // An event of another context can be waited for.
+    rig.wait(mine, event);
+    rig.sync(mine);
+    assert_eq!(rig.device.peek(memory, 8), [1; 8]);
+    // Waiting for one context is not waiting for another.
+    rig.fill(my_memory, 1, 8, mine);
+    ok((rig.cu.cuCtxSetCurrent)(rig.context));
+    ok((rig.cu.cuCtxSynchronize)());
+    ok((rig.cu.cuCtxDestroy_v2)(other));
+    assert_eq!((rig.device.counts().streams, rig.device.counts().events, rig.device.counts().allocations), (1, 1, 1));
+    rig.device.check();
+}

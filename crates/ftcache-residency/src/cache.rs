@@ -3,6 +3,7 @@
 use ftcache_policy::{Carried, ExpertId, FlatExpertId, Geometry, LayerId, PoolId, Recency, SlotId};
 
 use crate::answers::Answers;
+use crate::flight::Flights;
 use crate::map::{Absence, Map};
 use crate::pin::Pins;
 use crate::pool::{Admission, Pool, Scratch, check_ids};
@@ -32,6 +33,7 @@ pub struct Cache {
     /// Rebuilds that led to this cache.
     pub(crate) generation: u64,
     pub(crate) prefill: Prefill,
+    pub(crate) flights: Flights,
     pub(crate) scratch: Scratch,
 }
 
@@ -69,6 +71,7 @@ impl Cache {
             generation: 0,
             pins: Pins::new(experts as usize, slot_counts.len()),
             prefill: Prefill::default(),
+            flights: Flights::default(),
             scratch: Scratch::new(expert_count, slot_counts.iter().copied().max().unwrap_or(0)),
             pools,
             pool_of_layer: pool_of_layer.to_vec(),
@@ -116,12 +119,16 @@ impl Cache {
         if step.token.is_some() && self.answers.recall(&step, routes, &self.map, plan)? {
             return Ok(Ticket { cache: self, plan, open: true });
         }
+        if !self.flights.is_empty() && step.misses == Misses::Fetched {
+            self.check_none_in_flight(step.layer, routes)?;
+        }
         let admission = Admission {
             number: self.next_step()?,
             step: &step,
             routes,
             active: &self.active[self.map.experts_of_layer(step.layer)],
             carried: self.carried[step.layer.index()],
+            flights: !self.flights.is_empty(),
         };
         let tally = self.tally.of(&step);
         let admitted = self.pools[pool.index()].ensure(admission, &mut self.map, tally, &mut self.scratch, plan);
@@ -135,6 +142,19 @@ impl Cache {
             self.verified[step.layer.index()].close();
         }
         Ok(Ticket { cache: self, plan, open: true })
+    }
+
+    /// A step whose misses are all fetched cannot have a row that is on its way.
+    fn check_none_in_flight(&self, layer: LayerId, routes: &[ExpertId]) -> Result<(), EnsureError> {
+        let experts = self.map.layer(layer);
+        let in_flight = |route: &ExpertId| {
+            let known = experts.get(route.index());
+            known.is_some_and(|expert| expert.place.absence() == Some(Absence::InFlight))
+        };
+        match routes.iter().position(in_flight) {
+            Some(route) => Err(EnsureError::InFlight { layer, route, expert: routes[route] }),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn next_step(&self) -> Result<u64, EnsureError> {
@@ -262,7 +282,8 @@ impl Cache {
         self.step
     }
 
-    /// Frees a slot: it is taken first, lowest slot first, and its expert is not resident. Returns who lost it.
+    /// Frees a slot: it is taken first, lowest slot first, and its expert is not resident. Returns who lost it. A slot
+    /// that is in flight is free once it has landed, and its row is nobody's.
     ///
     /// # Panics
     ///
@@ -274,7 +295,8 @@ impl Cache {
         owner
     }
 
-    /// Frees every slot that holds an expert of `layer`. Returns how many there were.
+    /// Frees every slot that holds an expert of `layer`, and forgets its rows on their way. Returns how many slots there
+    /// were.
     ///
     /// # Errors
     ///
@@ -288,6 +310,7 @@ impl Cache {
                 freed += 1;
             }
         }
+        self.lose_flights_of(layer, Absence::Freed);
         self.answers.forget_all();
         Ok(freed)
     }
@@ -304,6 +327,9 @@ impl Cache {
 
     /// Whether the slot was in use.
     pub(crate) fn free(&mut self, pool: PoolId, slot: SlotId, why: Absence) -> bool {
+        if !self.flights.is_empty() && self.lose_flight(pool, slot, why) {
+            return false;
+        }
         self.pools[pool.index()].free(slot, &mut self.map, why).is_some()
     }
 
@@ -325,8 +351,10 @@ impl Cache {
             for slot in (0..pool.recency.slot_count()).map(SlotId::new) {
                 let stamp = pool.recency.stamp(slot);
                 let owner = self.map.expert_of(pool.first, slot);
-                let pinned = owner.is_some_and(|owner| self.pins.is_marked(owner));
-                if stamp > self.step || owner.is_some() != (stamp > 0) || pinned != pool.recency.is_pinned(slot) {
+                let in_flight = self.is_slot_in_flight(pool.id, slot);
+                let pinned = in_flight || owner.is_some_and(|owner| self.pins.is_marked(owner));
+                let in_use = owner.is_some() || in_flight;
+                if stamp > self.step || in_use != (stamp > 0) || pinned != pool.recency.is_pinned(slot) {
                     return Err(format!(
                         "pool {} slot {slot}: stamp {stamp} after step {}, owner {owner:?}, pinned {}",
                         pool.id,
@@ -340,6 +368,7 @@ impl Cache {
             return Err("a step has left something in scratch".to_owned());
         }
         self.check_pins()?;
+        self.check_flights()?;
         self.check_prefill()
     }
 

@@ -64,10 +64,20 @@ pub enum EnsureError {
         given: u32,
         /// Slots of the pool.
         slot_count: u32,
-        /// Slots pinned for experts that the step does not use.
+        /// Slots pinned for experts that the step does not use, and slots that are in flight.
         pinned: u32,
         /// Slots under the staging buffers of an open chunk.
         withheld: u32,
+    },
+    /// The row of an expert is on its way, so that it can neither be used nor be fetched. A hybrid step leaves it to the
+    /// CPU.
+    InFlight {
+        /// The layer.
+        layer: LayerId,
+        /// Index of the route.
+        route: usize,
+        /// The expert.
+        expert: ExpertId,
     },
     /// The step counter is at its end.
     LastStep {
@@ -134,6 +144,9 @@ impl fmt::Display for EnsureError {
                          buffers"
                     ),
                 }
+            }
+            Self::InFlight { layer, route, expert } => {
+                write!(f, "layer {layer} route {route}: the row of expert {expert} is on its way")
             }
             Self::LastStep { step } => write!(f, "step {step} was the last that can be counted: make a new cache"),
             Self::TokenReused { layer, token } => {

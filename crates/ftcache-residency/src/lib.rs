@@ -37,6 +37,7 @@ mod answers;
 mod cache;
 mod digest;
 mod error;
+mod flight;
 mod ids;
 mod map;
 mod parts;
@@ -54,6 +55,7 @@ mod verify;
 
 pub use cache::{Cache, Ticket};
 pub use error::{EnsureError, PoolsError};
+pub use flight::{LateError, LatePlan, LateStats, LateTicket};
 pub use ftcache_policy::FetchOrder;
 pub use ids::strided;
 pub use map::Absence;

@@ -24,13 +24,16 @@ pub enum Absence {
     Freed = 3,
     /// It was left to the CPU when it was last routed to.
     OnCpu = 4,
+    /// Its row is on its way to a slot; see [`Cache::fetch_later`](crate::Cache::fetch_later).
+    InFlight = 5,
 }
 
 impl Absence {
     /// How many there are.
-    pub(crate) const COUNT: usize = 5;
+    pub(crate) const COUNT: usize = 6;
 
-    const ALL: [Self; Self::COUNT] = [Self::NeverRouted, Self::Evicted, Self::Staged, Self::Freed, Self::OnCpu];
+    const ALL: [Self; Self::COUNT] =
+        [Self::NeverRouted, Self::Evicted, Self::Staged, Self::Freed, Self::OnCpu, Self::InFlight];
 }
 
 /// Where an expert is: the number of a slot, local to the pool of its layer, or why it is in none.
@@ -115,10 +118,12 @@ impl Map {
         Self { expert_count, routed_high: vec![0; experts.len()], experts, expert_of: vec![NOBODY; slot_count] }
     }
 
-    /// The same experts over `slot_count` slots, all empty: residents are freed, and the others absent as they were.
+    /// The same experts over `slot_count` slots, all empty: residents and what was on its way are freed, and the others
+    /// absent as they were.
     pub(crate) fn emptied(&self, slot_count: usize) -> Self {
         let mut map = Self { expert_of: vec![NOBODY; slot_count], ..self.clone() };
-        for expert in map.experts.iter_mut().filter(|expert| !expert.place.is_absent()) {
+        let in_flight = Place::absent(Absence::InFlight);
+        for expert in map.experts.iter_mut().filter(|expert| !expert.place.is_absent() || expert.place == in_flight) {
             expert.place = Place::absent(Absence::Freed);
         }
         map
@@ -156,10 +161,28 @@ impl Map {
         Routing { experts: &mut self.experts[experts.clone()], routed_high: &mut self.routed_high[experts] }
     }
 
-    /// Of experts in no slot, that the CPU computed them.
+    /// Of experts in no slot, that the CPU computed them; what is on its way stays so.
     pub(crate) fn leave_to_cpu(&mut self, layer: LayerId, experts: impl Iterator<Item = ExpertId>) {
         let first = self.experts_of_layer(layer).start;
-        experts.for_each(|expert| self.experts[first + expert.index()].place = Place::absent(Absence::OnCpu));
+        let in_flight = Place::absent(Absence::InFlight);
+        for expert in experts {
+            let place = &mut self.experts[first + expert.index()].place;
+            if *place != in_flight {
+                *place = Place::absent(Absence::OnCpu);
+            }
+        }
+    }
+
+    /// Of an expert in no slot, why.
+    pub(crate) fn set_absent(&mut self, expert: FlatExpertId, why: Absence) {
+        debug_assert!(self.place(expert).is_absent());
+        self.experts[expert.index()].place = Place::absent(why);
+    }
+
+    /// Experts whose rows are on their way.
+    pub(crate) fn in_flight_count(&self) -> usize {
+        let in_flight = Place::absent(Absence::InFlight);
+        self.experts.iter().filter(|expert| expert.place == in_flight).count()
     }
 
     /// How often an expert was routed to.

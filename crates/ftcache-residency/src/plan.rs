@@ -57,6 +57,8 @@ pub struct Plan {
     pub(crate) victims: Vec<Victim>,
     /// The copies ascending by row, or empty if they are so already.
     pub(crate) by_row: Vec<Copy>,
+    /// Experts left to the CPU that could have been fetched, in the order in which they would have been.
+    pub(crate) left: Vec<ExpertId>,
     /// What the step adds to the statistics.
     pub(crate) stats: Stats,
     /// What a hybrid step leaves its layer's next.
@@ -81,6 +83,7 @@ impl Plan {
             copies: Vec::new(),
             victims: Vec::new(),
             by_row: Vec::new(),
+            left: Vec::new(),
             stats: Stats::default(),
             carried: Carried::default(),
             is_repeat: false,
@@ -193,6 +196,12 @@ impl Plan {
         })
     }
 
+    /// The experts left to the CPU that could have been fetched, in the order in which they would have been; those whose
+    /// rows are on their way are not among them.
+    pub fn left(&self) -> &[ExpertId] {
+        &self.left
+    }
+
     /// Parts the routes' weights between device and CPU: each goes to the side that computes it, and is 0 on the
     /// other. An absent route's is 0 on both.
     ///
@@ -225,7 +234,8 @@ impl Plan {
     #[inline]
     pub fn reserve(&mut self, route_count: usize) {
         if self.copies.len() < route_count {
-            let Self { routes, slots, copies, victims, by_row, .. } = self;
+            let Self { routes, slots, copies, victims, by_row, left, .. } = self;
+            left.reserve(route_count - left.len());
             routes.reserve(route_count - routes.len());
             slots.reserve(route_count - slots.len());
             copies.resize(route_count, Copy { slot: SlotId::ABSENT, row: ExpertId::ABSENT });
@@ -244,6 +254,7 @@ impl Plan {
         self.routes.extend_from_slice(routes);
         self.slots.clear();
         self.by_row.clear();
+        self.left.clear();
         self.is_repeat = false;
     }
 
@@ -267,7 +278,8 @@ impl Clone for Plan {
     /// Keeps the buffers.
     fn clone_from(&mut self, source: &Self) {
         self.reserve(source.routes.len());
-        let Self { number, step, pool, routes, slots, copies, victims, by_row, .. } = self;
+        let Self { number, step, pool, routes, slots, copies, victims, by_row, left, .. } = self;
+        left.clone_from(&source.left);
         (*number, *step, *pool) = (source.number, source.step, source.pool);
         routes.clone_from(&source.routes);
         slots.clone_from(&source.slots);

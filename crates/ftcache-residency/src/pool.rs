@@ -22,7 +22,7 @@ pub(crate) struct Scratch {
     /// Empty.
     pub(crate) experts: BitSet,
     /// Empty; for the slots of the widest pool.
-    slots: BitSet,
+    pub(crate) slots: BitSet,
     /// Of any length.
     pub(crate) list: Vec<SlotId>,
 }
@@ -64,6 +64,8 @@ pub(crate) struct Admission<'a> {
     pub(crate) active: &'a [u64],
     /// What the fetch rule has carried from the layer's steps before.
     pub(crate) carried: Carried,
+    /// Whether any row of the cache is on its way.
+    pub(crate) flights: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -144,6 +146,9 @@ impl Pool {
             }
         }
         let hit_count = slots.len() as u32;
+        // What is on its way already goes to the CPU, and is no miss that could be fetched.
+        let fetchable = if admission.flights { set_in_flight_apart(misses, map.layer(layer)) } else { misses.len() };
+        let (misses, in_flight) = misses.split_at_mut(fetchable);
         let fetched_count = match rule {
             Misses::Fetched => {
                 sort_distinct(misses, experts);
@@ -155,20 +160,20 @@ impl Pool {
                 let count = fetch.fetched_count(misses.len() as u32, unused, &mut plan.carried) as usize;
                 match order {
                     FetchOrder::LowestId => sort_distinct(misses, experts),
-                    FetchOrder::Recency if count > 0 => {
+                    FetchOrder::Recency => {
                         misses.sort_unstable_by_key(|&row| (Reverse(admission.active[row as usize]), row));
                     }
-                    FetchOrder::Recency => {}
                 }
                 count
             }
         };
         let (fetched, left) = misses.split_at(fetched_count);
+        plan.left.extend(left.iter().copied().map(ExpertId::new));
         let mut placer = Placer::new(fetched, map.placing(layer, self.first), plan);
         let number = admission.number;
         let free_count =
             (self.recency).take_victims_sparing(fetched.len(), number, slots, |slot, stamp| placer.put(slot, stamp));
-        left.iter().for_each(|&row| placer.leave(row));
+        left.iter().chain(&*in_flight).for_each(|&row| placer.leave(row));
         let absences = placer.absences;
         let placed = Placed { distinct_hits: slots.len(), fetched: fetched.len(), free_count, absences: &absences };
         parts.count(admission.step, admission.routes, placed, &mut plan.stats, tally);
@@ -326,7 +331,7 @@ impl Parted {
             capacity_misses: self.miss_count as u64 - others.iter().sum::<u64>(),
             staging_misses: others[Absence::Staged as usize],
             freed_misses: others[Absence::Freed as usize],
-            cpu_misses: others[Absence::OnCpu as usize],
+            cpu_misses: others[Absence::OnCpu as usize] + others[Absence::InFlight as usize],
         }
     }
 }
@@ -360,6 +365,19 @@ fn part(routes: &[ExpertId], mut routing: Routing<'_>, hits: &mut [SlotId], miss
         parts.miss_count += usize::from(was.is_absent());
     }
     parts
+}
+
+/// Moves rows that are on their way behind the others. Returns how many others there are.
+fn set_in_flight_apart(misses: &mut [u32], experts: &[Expert]) -> usize {
+    let mut fetchable = 0;
+    for index in 0..misses.len() {
+        // They are pending now, and still say why they are absent.
+        if experts[misses[index] as usize].place.absence_index() != Absence::InFlight as usize {
+            misses.swap(fetchable, index);
+            fetchable += 1;
+        }
+    }
+    fetchable
 }
 
 pub(crate) fn check_ids(layer: LayerId, routes: &[ExpertId], expert_count: u32) -> Result<(), EnsureError> {

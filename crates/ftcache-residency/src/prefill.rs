@@ -216,7 +216,8 @@ impl Cache {
         self.prefill.staging.as_ref()
     }
 
-    /// Opens a prefill chunk. Slots under buffers that are borrowed are freed and handed out to nobody until it ends.
+    /// Opens a prefill chunk. Slots under buffers that are borrowed are freed and handed out to nobody until it ends;
+    /// rows on their way there are lost, and are to land before the buffers are filled.
     ///
     /// # Errors
     ///
@@ -232,6 +233,7 @@ impl Cache {
             for pool in (0..self.pool_count()).map(PoolId::from_index) {
                 let stable_from = staging.stable_from(pool);
                 for slot in (0..stable_from).map(SlotId::new) {
+                    self.ground(pool, slot, Absence::Staged);
                     chunk.report.lost += u64::from(self.free(pool, slot, Absence::Staged));
                 }
                 self.pools[pool.index()].recency.withhold(stable_from);

@@ -36,7 +36,7 @@ impl Cache {
     /// The cache with the pools of another geometry of the same model, and who moves where. This one stays as it is,
     /// to go on with if the device refuses the new pools.
     ///
-    /// The step counter, pinned experts, what is known of the routing and hybrid steps go on: none of it depends on
+    /// Rows on their way are lost. The step counter, pinned experts, what is known of the routing and hybrid steps go on: none of it depends on
     /// the slots. Statistics start over, those of chunks too, since those of other slots would not be true of these.
     /// Staging buffers are to be given anew.
     ///
@@ -94,6 +94,7 @@ impl Cache {
             generation: self.generation + 1,
             pins,
             prefill: Prefill::default(),
+            flights: self.flights.grounded(),
             scratch: Scratch::new(expert_count, slot_counts.iter().copied().max().unwrap_or(0)),
         };
         cache.reserve(self.scratch.width());

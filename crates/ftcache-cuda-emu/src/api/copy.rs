@@ -37,8 +37,8 @@ impl Session<'_> {
         }
         let on_device = self.memory.holding(base).is_some();
         if side == Side::Device || (side == Side::Unified && on_device) {
-            let call = self.call;
-            return self.check_device(call, base, extent, write).map(|()| false);
+            let (call, context) = (self.call, self.context);
+            return self.check_device(call, context, base, extent, write).map(|()| false);
         }
         if on_device {
             return Err(
@@ -146,8 +146,8 @@ impl Session<'_> {
             return Err(self.refuse(INVALID_VALUE, &format!("a pitch of {pitch} for rows of {width} bytes")));
         }
         let rows = Rows::new(base, width, pitch, height);
-        let call = self.call;
-        self.check_device(call, base, rows.extent(), true)?;
+        let (call, context) = (self.call, self.context);
+        self.check_device(call, context, base, rows.extent(), true)?;
         self.submit(timeline, Task::new(call, Work::Fill(rows, value), vec![Touch::write(rows)]))?;
         Ok(())
     }

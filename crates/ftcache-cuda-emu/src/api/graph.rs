@@ -103,18 +103,3 @@ extern "C" fn cuGraphDestroy(graph: u64) -> c_int {
         None => Err(session.refuse(INVALID_VALUE, &format!("{graph:#x} is no graph"))),
     })
 }
-
-/// The number of nodes of a graph; the list of them is not given.
-#[unsafe(no_mangle)]
-extern "C" fn cuGraphGetNodes(graph: u64, nodes: *mut u64, count: *mut usize) -> c_int {
-    in_context("cuGraphGetNodes", |session| {
-        let Some(of) = session.graphs.get(&graph) else {
-            return Err(session.refuse(INVALID_VALUE, &format!("{graph:#x} is no graph")));
-        };
-        let has = of.node_count();
-        match nodes.is_null() {
-            true => put(count, has),
-            false => Err(crate::codes::NOT_SUPPORTED),
-        }
-    })
-}

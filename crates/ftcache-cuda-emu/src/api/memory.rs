@@ -28,9 +28,11 @@ extern "C" fn cuMemFree_v2(address: u64) -> c_int {
             return Ok(());
         }
         session.unsafe_in_capture()?;
-        let live = session.memory.holding(address).filter(|live| live.base == address).map(|live| live.bytes);
-        let Some(bytes) = live else {
-            return Err(session.refuse(INVALID_VALUE, &format!("{address:#x} is not the base of an allocation")));
+        let context = session.context;
+        let live = session.memory.holding(address).filter(|live| live.base == address && live.context == context);
+        let Some(bytes) = live.map(|live| live.bytes) else {
+            return Err(session
+                .refuse(INVALID_VALUE, &format!("{address:#x} is not the base of an allocation of this context")));
         };
         session.wait_for_context()?;
         let mut damage = Vec::new();

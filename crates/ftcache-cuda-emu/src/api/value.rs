@@ -16,8 +16,8 @@ fn check_word(session: &mut Session<'_>, address: u64, write: bool) -> Answer<To
     if address == 0 || !address.is_multiple_of(4) {
         return Err(session.refuse(INVALID_VALUE, &format!("{address:#x} is not the address of a word")));
     }
-    let call = session.call;
-    session.check_device(call, address, 4, write)?;
+    let (call, context) = (session.call, session.context);
+    session.check_device(call, context, address, 4, write)?;
     Ok(Touch { rows: Rows::span(address, 4), write, atomic: true, early: false })
 }
 

@@ -74,6 +74,8 @@ driver! {
     cuStreamQuery(u64);
     cuStreamWaitEvent(u64, u64, u32);
     cuStreamGetCtx(u64, *mut u64);
+    cuStreamGetFlags(u64, *mut u32);
+    cuStreamGetPriority(u64, *mut i32);
     cuStreamIsCapturing(u64, *mut i32);
     cuStreamBeginCapture_v2(u64, i32);
     cuStreamEndCapture(u64, *mut u64);
