@@ -1,7 +1,7 @@
 //! Capture: calls on a stream become the nodes of a graph; and launching what was captured.
 //!
-//! After the chapters on graphs and stream capture of the CUDA programming guide. Stricter than a driver in that work with
-//! pageable memory, batches and launches of graphs are refused in a capture.
+//! After the chapters on graphs and stream capture of the CUDA programming guide. Stricter than a driver in that work
+//! with pageable memory, batches and launches of graphs are refused in a capture.
 
 use std::sync::Arc;
 

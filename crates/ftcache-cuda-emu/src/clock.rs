@@ -1,7 +1,7 @@
 //! Vector clocks: how much of every timeline is known to have happened.
 //!
-//! A timeline is a stream, or a host thread; its operations are numbered from 1 in the order they were enqueued. A clock
-//! that holds `n` for a timeline stands after the first `n` operations of it. Timelines never mentioned are at 0.
+//! A timeline is a stream, or a host thread; its operations are numbered from 1 in the order they were enqueued. A
+//! clock that holds `n` for a timeline stands after the first `n` operations of it. Timelines never mentioned are at 0.
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clock(Vec<u64>);

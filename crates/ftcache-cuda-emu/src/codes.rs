@@ -57,7 +57,8 @@ codes! {
         "dependency created on uncaptured work in another stream";
     CAPTURE_IMPLICIT = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:
         "operation would make the legacy stream depend on a capturing blocking stream";
-    CAPTURED_EVENT = CUDA_ERROR_CAPTURED_EVENT: "operation not permitted on an event last recorded in a capturing stream";
+    CAPTURED_EVENT = CUDA_ERROR_CAPTURED_EVENT:
+        "operation not permitted on an event last recorded in a capturing stream";
     CAPTURE_WRONG_THREAD = CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD:
         "attempt to terminate a thread-local capture sequence from another thread";
     UNKNOWN = CUDA_ERROR_UNKNOWN: "unknown error";

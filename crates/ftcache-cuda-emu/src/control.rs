@@ -4,13 +4,14 @@
 
 use std::ffi::{CStr, c_char, c_void};
 
-use crate::client::{Batch, Callback, Counts, RawConfig, Sink};
+use crate::client::{Callback, Sink};
 use crate::codes::{Answer, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, SUCCESS};
 use crate::host_memory::HostKind;
 use crate::operation::{Kernel, Task, Touch, Work};
 use crate::random::Random;
 use crate::rows::Rows;
 use crate::session::{Session, current};
+use crate::settings::{Batch, Counts, RawConfig};
 use crate::state::{Settings, State};
 use crate::worlds::{self, Handle};
 
@@ -137,7 +138,8 @@ extern "C" fn ftcache_emu_report(ordinal: i32, words: *const u8, bytes: usize) {
     on_world(ordinal, |state| state.violation(words));
 }
 
-/// A kernel of the test: `call` runs it with `data`, `release` ends `data`, both without the lock but `release` maybe with.
+/// A kernel of the test: `call` runs it with `data`, `release` ends `data`, both without the lock but `release` maybe
+/// with.
 #[unsafe(no_mangle)]
 extern "C" fn ftcache_emu_launch(
     ordinal: i32,

@@ -1,8 +1,8 @@
 //! Doing queued work: only while something waits, and then in an order that the seed chooses.
 //!
-//! A wait does what it needs, and by the seed some of what else could go on meanwhile, so that over seeds every legal order
-//! occurs. Several threads may wait at once. Host functions and kernels run without the lock, and so does the pause of a
-//! thread that has only words to wait for which the host must raise.
+//! A wait does what it needs, and by the seed some of what else could go on meanwhile, so that over seeds every legal
+//! order occurs. Several threads may wait at once. Host functions and kernels run without the lock, and so does the
+//! pause of a thread that has only words to wait for which the host must raise.
 
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -100,7 +100,8 @@ impl Session<'_> {
 
     /// Does a little, or nothing, as a query finds a device that has gone on by itself.
     pub(crate) fn query(&mut self, goals: &[Goal]) -> Answer<bool> {
-        let mut steps = self.random.below(4);
+        let lazy = self.laziness;
+        let mut steps = if self.random.chance(lazy) { 0 } else { self.random.below(4) };
         self.idle_queries += 1;
         while steps > 0 {
             let Some(timeline) = self.any_ready() else { break };
@@ -228,8 +229,8 @@ impl State {
             }
     }
 
-    /// What has to be done first for a timeline to go on. Dependencies were all enqueued before what depends on them, so
-    /// following them comes to an end.
+    /// What has to be done first for a timeline to go on. Dependencies were all enqueued before what depends on them,
+    /// so following them comes to an end.
     fn next_towards(&mut self, mut timeline: usize) -> Next {
         loop {
             let line = &self.timelines[timeline];

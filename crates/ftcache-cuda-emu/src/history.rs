@@ -1,9 +1,9 @@
 //! Accesses that are not yet known to be over, and the conflicts among them.
 //!
-//! Two accesses conflict if they share bytes, one of them writes, and neither is ordered before the other. Order is known
-//! when an operation is enqueued, so a conflict is found whatever order the work is then done in. An access is forgotten
-//! once nothing can conflict with it: every host thread stands after it, or a later one that is ordered behind it covers
-//! its bytes and conflicts with whatever it would.
+//! Two accesses conflict if they share bytes, one of them writes, and neither is ordered before the other. Order is
+//! known when an operation is enqueued, so a conflict is found whatever order the work is then done in. An access is
+//! forgotten once nothing can conflict with it: every host thread stands after it, or a later one that is ordered
+//! behind it covers its bytes and conflicts with whatever it would.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,8 +42,8 @@ impl History {
         self.accesses.len()
     }
 
-    /// Conflicts of an access with earlier ones. It may happen as soon as `order` is past. If it will be inserted, those
-    /// that it makes superfluous are forgotten.
+    /// Conflicts of an access with earlier ones. It may happen as soon as `order` is past. If it will be inserted,
+    /// those that it makes superfluous are forgotten.
     pub(crate) fn conflicts(&mut self, new: &Access, order: &Clock, inserted: bool) -> Vec<Conflict> {
         let mut found = Vec::new();
         let mut covered = Vec::new();

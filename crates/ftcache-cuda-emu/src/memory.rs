@@ -1,14 +1,16 @@
 //! Device memory: ordinary memory of the process between red zones, poisoned when fresh and when freed.
 //!
 //! *Unsafe*, relying on ourselves: a room is made here, freed here, and every pointer into it is kept inside it by the
-//! lengths beside it. Kernels of a test write through raw addresses, which is why bytes are only ever reached by copies.
+//! lengths beside it. Kernels of a test write through raw addresses, which is why bytes are only ever reached by
+//! copies.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::random::Random;
 
-/// Bytes on each side of an allocation that nobody may write; also the alignment of device memory, as the manual has it.
+/// Bytes on each side of an allocation that nobody may write; also the alignment of device memory, as the manual has
+/// it.
 const RED_ZONE: usize = 256;
 /// The length of the pattern that memory is filled with.
 const TILE: usize = 256;

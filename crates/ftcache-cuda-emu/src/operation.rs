@@ -1,7 +1,7 @@
 //! What a stream's queue holds, and doing it: copies in pieces, fills, words, host functions and declared kernels.
 //!
-//! *Unsafe*, relying on the caller of the driver for host memory (the manual: it stays valid until the work is done) and
-//! on the checks made when the work was enqueued for device memory, which cannot be freed before the work is done.
+//! *Unsafe*, relying on the caller of the driver for host memory (the manual: it stays valid until the work is done)
+//! and on the checks made when the work was enqueued for device memory, which cannot be freed before the work is done.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -64,8 +64,8 @@ impl Move {
         for row in 0..self.height {
             let source = (self.source + row * self.source_pitch) as *const u8;
             let target = (self.target + row * self.target_pitch) as *mut u8;
-            // SAFETY: host memory by the promise of whoever called the driver, device memory by the checks at enqueueing.
-            // A copy onto itself is reported, and is still defined here.
+            // SAFETY: host memory by the promise of whoever called the driver, device memory by the checks at
+            // enqueueing. A copy onto itself is reported, and is still defined here.
             unsafe { std::ptr::copy(source, target, self.width as usize) };
         }
     }

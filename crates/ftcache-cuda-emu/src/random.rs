@@ -1,5 +1,5 @@
-//! The generator behind every choice of a world: splitmix64, the same on every machine. And maps by handle, which take one
-//! step of mixing for a hash: the standard one is most of what a call costs in a debug build.
+//! The generator behind every choice of a world: splitmix64, the same on every machine. And maps by handle, which take
+//! one step of mixing for a hash: the standard one is most of what a call costs in a debug build.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
-use crate::client::Batch;
+use crate::settings::Batch;
 use crate::state::{Settings, State};
 
 #[derive(Debug)]

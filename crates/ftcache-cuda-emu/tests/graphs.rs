@@ -86,7 +86,8 @@ fn a_capture_does_nothing_and_its_replay_all() {
             assert_eq!(all, [true; 3], "seed {seed}, round {round}");
             assert_eq!(runs.load(Ordering::SeqCst), u32::from(round));
         }
-        // Two launches in two streams: the graph waits for itself, and only the copy of the row races with what follows.
+        // Two launches in two streams: the graph waits for itself, and only the copy of the row races with what
+        // follows.
         ok((rig.cu.cuGraphLaunch)(exec, main));
         ok((rig.cu.cuGraphLaunch)(exec, side));
         rig.device.check();

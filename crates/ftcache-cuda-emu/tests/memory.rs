@@ -295,7 +295,8 @@ fn synchronous_copies_wait_as_the_manual_has_it() {
         assert_eq!(rig.host_bytes(back, 64), [6; 64]);
         rig.fill(memory, 7, 64, other);
         rig.sync(other);
-        // From pageable memory only the staging is over, and a stream that does not wait for the legacy one is not ordered.
+        // From pageable memory only the staging is over, and a stream that does not wait for the legacy one is not
+        // ordered.
         ok((rig.cu.cuMemcpyHtoD_v2)(memory, [8_u8; 64].as_ptr().cast(), 64));
         ok((rig.cu.cuMemsetD8_v2)(memory + 32, 9, 32));
         rig.device.check();

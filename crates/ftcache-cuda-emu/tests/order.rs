@@ -243,8 +243,9 @@ struct Touched {
     before: u128,
 }
 
-/// A random program on streams 0 (legacy), 1 and 2 (blocking), 3 and 4 (not), on one piece of memory. Some of the needed
-/// waits may be left out. Order is kept as sets of operations here, and as clocks in the driver; both must find the same.
+/// A random program on streams 0 (legacy), 1 and 2 (blocking), 3 and 4 (not), on one piece of memory. Some of the
+/// needed waits may be left out. Order is kept as sets of operations here, and as clocks in the driver; both must find
+/// the same.
 fn random_program(seed: u64, leave_out: usize) -> (bool, bool) {
     const BYTES: usize = 6000;
     let rig = Rig::seeded(seed);

@@ -5,7 +5,7 @@ use std::fmt;
 use ftcache_policy::{Carried, ExpertId, FlatExpertId, LayerId, Model, PoolId, SlotId};
 
 use crate::map::NOBODY;
-use crate::{Phase, Stats, Step};
+use crate::{Misses, Phase, Stats, Step};
 
 /// One row to one slot, in every bank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -105,6 +105,11 @@ impl Plan {
     /// What the step was for.
     pub fn phase(&self) -> Phase {
         self.step.phase
+    }
+
+    /// What becomes of its misses.
+    pub fn misses(&self) -> Misses {
+        self.step.misses
     }
 
     /// The pool that serves the layer; slots are local to this pool.

@@ -24,6 +24,7 @@ mod cuda;
 mod device;
 mod error;
 mod host;
+mod late;
 mod loader;
 mod rebuild;
 mod stage;
@@ -38,5 +39,6 @@ pub use cuda::{
 pub use device::{CopyError, Device, DeviceSpan, Event, HostAccess, HostSpan, Memory, RowCopy, Source, Stream};
 pub use error::{ApplyError, AttachError, BankError, BringBackFailure, DeviceError, RebuildError, StageFailure};
 pub use host::{HostDevice, LiveObjects};
+pub use late::LateFailure;
 pub use loader::Loader;
 pub use rebuild::{ColdReason, Rebuilt};

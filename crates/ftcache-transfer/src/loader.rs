@@ -7,6 +7,7 @@ use crate::apply::{Copies, Fences};
 use crate::arena::Arenas;
 use crate::bank::Banks;
 use crate::bounce::Bounce;
+use crate::late::Late;
 use crate::stage::Stage;
 use crate::{AttachError, BankError, BounceSize, Device, DeviceError, DeviceSpan, HostRows, Stream};
 
@@ -31,6 +32,7 @@ pub struct Loader<D: Device> {
     pub(crate) fences: Fences,
     pub(crate) banks: Banks,
     pub(crate) bounce: Option<Bounce>,
+    pub(crate) late: Option<Late>,
     pub(crate) copies: Copies,
     /// The compute stream of the last call.
     pub(crate) compute: Option<Stream>,
@@ -70,7 +72,7 @@ impl<D: Device> Loader<D> {
                 let banks = Banks::new(geometry.model());
                 let places = Ok(Places { arenas, stage: None });
                 let copies = Copies::default();
-                Ok(Self { geometry, device, places, fences, banks, bounce: None, copies, compute: None })
+                Ok(Self { geometry, device, places, fences, banks, bounce: None, late: None, copies, compute: None })
             }
             Err(error) => {
                 arenas.free(&mut device);
@@ -227,6 +229,9 @@ impl<D: Device> Drop for Loader<D> {
             places.arenas.free(&mut self.device);
         }
         self.fences.free(&mut self.device);
+        if let Some(late) = &mut self.late {
+            late.free(&mut self.device);
+        }
         if let Some(bounce) = self.bounce.take() {
             // Nobody is left to be told.
             let _ = bounce.free(&mut self.device);

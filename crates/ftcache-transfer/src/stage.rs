@@ -150,6 +150,8 @@ impl<D: Device> Loader<D> {
     /// No buffers, a chunk that is open, or the device's own.
     pub fn begin_chunk(&mut self, streams: Streams) -> Result<(), DeviceError> {
         self.take_over(streams.compute)?;
+        // Without this a row could land in a buffer that lies on the slot it was for.
+        self.after_late_copies(streams.copy)?;
         let pool_count = self.geometry.pools().len();
         let places = self.places.as_mut().map_err(|lack| lack.clone())?;
         let stage = places.stage.as_mut().ok_or_else(|| misuse("there are no staging buffers"))?;

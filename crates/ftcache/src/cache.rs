@@ -5,6 +5,7 @@ use ftcache_residency as residency;
 use ftcache_transfer::{BankError, BounceSize, Device, HostRows, Loader, Stream};
 
 use crate::Error;
+use crate::later::Later;
 use crate::prefill::Prefill;
 
 /// The slots of one pool in one bank, as the engine's kernels are given them: slot `i` lies at `address + i * stride`.
@@ -38,6 +39,7 @@ pub struct Cache<D: Device> {
     /// `bytes_of_layer[layer]`: bytes copied to slots by committed steps.
     pub(crate) bytes_of_layer: Vec<u64>,
     pub(crate) prefill: Prefill,
+    pub(crate) later: Option<Later>,
 }
 
 impl<D: Device> Cache<D> {
@@ -67,6 +69,7 @@ impl<D: Device> Cache<D> {
             routes: Vec::with_capacity(route_count),
             bytes_of_layer: vec![0; layer_count],
             prefill: Prefill::new(expert_count),
+            later: None,
             loader,
         }
     }
@@ -134,6 +137,7 @@ impl<D: Device> Cache<D> {
     /// What failed, or what the device lacks if there are no slots.
     pub fn check_device(&mut self) -> Result<(), Error> {
         self.check_slots()?;
+        self.land()?;
         Ok(self.loader.check()?)
     }
 

@@ -32,6 +32,7 @@
 
 mod cache;
 mod error;
+mod later;
 mod load;
 mod prefill;
 mod rebuild;
@@ -58,6 +59,7 @@ pub use ftcache_transfer::{
 };
 #[cfg(feature = "cuda")]
 pub use ftcache_transfer::{BatchReport, CudaContext, CudaDevice, CudaDriver, CudaFacts, DriverError};
+pub use later::{LaterLimits, LaterReport};
 pub use prefill::{ChunkReport, StagedSpan};
 pub use rebuild::{RebuildReport, StagingLost};
 pub use report::Stats;

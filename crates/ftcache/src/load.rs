@@ -66,6 +66,7 @@ impl<D: Device> Cache<D> {
     }
 
     fn load_checked(&mut self, streams: Streams, step: Step, routes: &[ExpertId]) -> Result<(), Error> {
+        self.land()?;
         let ticket = self.residency.ensure(step, routes, &mut self.plan)?;
         if ticket.plan().is_repeat() {
             ticket.commit();
@@ -75,6 +76,7 @@ impl<D: Device> Cache<D> {
             Ok(bytes) => {
                 ticket.commit();
                 self.bytes_of_layer[step.layer.index()] += bytes;
+                self.fetch_later(streams);
                 Ok(())
             }
             Err(error) => {

@@ -50,6 +50,9 @@ impl<D: Device> Cache<D> {
         if geometry.model() != self.geometry().model() {
             return Err(Error::OtherLayouts);
         }
+        // What is on its way behind steps is kept, too.
+        self.loader.synchronize_all()?;
+        self.land()?;
         let (warm, moves) = self.residency.rebuilt(&geometry, keep)?;
         let cold = |cache: &Self, geometry: &Geometry| -> Result<residency::Cache, Error> {
             Ok(cache.residency.rebuilt(geometry, Keep::Nothing)?.0)

@@ -5,11 +5,11 @@
 
 use std::ffi::{c_int, c_uint};
 
-use crate::client::Batch;
 use crate::codes::{Answer, INVALID_VALUE, SUCCESS};
 use crate::operation::{Move, Task, Touch, Work};
 use crate::rows::Rows;
 use crate::session::{Session, in_context, put};
+use crate::settings::Batch;
 
 use super::copy::Side;
 

@@ -34,7 +34,8 @@ extern "C" fn cuStreamIsCapturing(stream: u64, status: *mut c_int) -> c_int {
         let timeline = session.stream(stream)?;
         let line = &session.timelines[timeline];
         if line.kind == Kind::Legacy {
-            // The manual: this call too fails on the legacy stream while a blocking stream is captured, and harms nothing.
+            // The manual: this call too fails on the legacy stream while a blocking stream is captured, and harms
+            // nothing.
             let context = line.context;
             let blocking = |line: &&crate::state::Timeline| line.context == context && line.kind == Kind::Blocking;
             if session.timelines.iter().filter(blocking).any(|line| line.capture.is_some()) {

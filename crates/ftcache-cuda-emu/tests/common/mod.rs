@@ -19,8 +19,8 @@ macro_rules! driver {
                 $(
                     // SAFETY: the symbol is the driver's, with its type.
                     let symbol = unsafe { emulator.library().get(concat!(stringify!($name), "\0").as_bytes()) };
-                    let $name: libloading::Symbol<'_, extern "C" fn($($argument),*) -> i32> = symbol.expect(stringify!($name));
-                    let $name = *$name;
+                    let symbol: Result<libloading::Symbol<'_, extern "C" fn($($argument),*) -> i32>, _> = symbol;
+                    let $name = *symbol.expect(stringify!($name));
                 )*
                 Self { $($name,)* }
             }
@@ -65,7 +65,9 @@ driver! {
     cuMemsetD8_v2(u64, u8, usize);
     cuMemsetD8Async(u64, u8, usize, u64);
     cuMemsetD2D8Async(u64, usize, u8, usize, usize, u64);
-    cuMemcpyBatchAsync(*const u64, *const u64, *const usize, usize, *const c_void, *const usize, usize, *mut usize, u64);
+    cuMemcpyBatchAsync(
+        *const u64, *const u64, *const usize, usize, *const c_void, *const usize, usize, *mut usize, u64
+    );
     cuMemcpyBatchAsync_v2(*const u64, *const u64, *const usize, usize, *const c_void, *const usize, usize, u64);
     cuStreamCreate(*mut u64, u32);
     cuStreamCreateWithPriority(*mut u64, u32, i32);

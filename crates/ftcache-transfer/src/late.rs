@@ -1,0 +1,152 @@
+//! Copies behind a step, which nobody waits for: on a stream of their own, each flight with an event.
+
+use std::collections::VecDeque;
+
+use ftcache_residency::LatePlan;
+
+use crate::{ApplyError, Device, DeviceError, Event, Loader, Stream, Streams};
+
+/// The stream of late copies and what is on its way.
+#[derive(Debug)]
+pub(crate) struct Late {
+    stream: Stream,
+    /// What orders others behind all that is on its way.
+    fence: Event,
+    /// Events that no flight has.
+    idle: Vec<Event>,
+    /// Flights in the order in which they land.
+    flights: VecDeque<(u64, Event)>,
+}
+
+impl Late {
+    fn new(device: &mut impl Device, flight_count: usize) -> Result<Self, DeviceError> {
+        let stream = device.create_stream()?;
+        let mut late = Self { stream, fence: Event(0), idle: Vec::new(), flights: VecDeque::new() };
+        for _ in 0..flight_count.saturating_add(1) {
+            match device.create_event() {
+                Ok(event) => late.idle.push(event),
+                Err(error) => {
+                    late.idle.drain(..).for_each(|event| device.destroy_event(event));
+                    device.destroy_stream(stream);
+                    return Err(error);
+                }
+            }
+        }
+        late.fence = late.idle.pop().expect("one more than there are flights");
+        late.flights.reserve(flight_count);
+        Ok(late)
+    }
+
+    pub(crate) fn free(&mut self, device: &mut impl Device) {
+        let flown = self.flights.drain(..).map(|(_, event)| event);
+        flown.chain(self.idle.drain(..)).chain([self.fence]).for_each(|event| device.destroy_event(event));
+        device.destroy_stream(self.stream);
+    }
+}
+
+/// Late copies of which one was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LateFailure {
+    /// What was refused.
+    pub error: ApplyError,
+    /// Whether others may be on their way, so that the flight lands yet; else none is.
+    pub on_its_way: bool,
+}
+
+impl<D: Device> Loader<D> {
+    /// Lets the loader copy behind steps, with at most so many flights on their way.
+    ///
+    /// # Errors
+    ///
+    /// No flights, flights that were set before, or the device's own; nothing stays behind then.
+    pub fn set_late(&mut self, flight_count: usize) -> Result<(), DeviceError> {
+        let refused =
+            |reason: &str| DeviceError::Failed { operation: "late copies", bytes: 0, reason: reason.to_owned() };
+        if flight_count == 0 {
+            return Err(refused("no flight is allowed"));
+        }
+        if self.late.is_some() {
+            return Err(refused("they were set before"));
+        }
+        self.late = Some(Late::new(&mut self.device, flight_count)?);
+        Ok(())
+    }
+
+    /// Whether another flight may take off.
+    pub fn may_take_off(&self) -> bool {
+        self.late.as_ref().is_some_and(|late| !late.idle.is_empty())
+    }
+
+    /// Enqueues the copies of a flight, behind what the compute stream was given until now. Nothing waits for them.
+    /// Returns the bytes they move.
+    ///
+    /// # Errors
+    ///
+    /// The first copy that the device refuses.
+    ///
+    /// # Panics
+    ///
+    /// If no flight may take off ([`may_take_off`](Self::may_take_off)), or a bank of the layer is not attached.
+    pub fn copy_late(&mut self, streams: Streams, plan: &LatePlan) -> Result<u64, LateFailure> {
+        let layer = plan.layer();
+        let failed = |bank, source, on_its_way| {
+            let slots = plan.copies().iter().map(|copy| copy.slot).collect();
+            LateFailure { error: ApplyError { layer, bank, slots, source }, on_its_way }
+        };
+        let stream = self.late.as_ref().expect("late copies are set").stream;
+        let places = self.places.as_ref().map_err(|lack| failed(None, lack.clone(), false))?;
+        let mut copies = std::mem::take(&mut self.copies);
+        copies.clear();
+        for bank in self.geometry.model().bank_ids() {
+            for run in plan.runs() {
+                let (row, slot, count) = (run.row.get(), run.slot, u64::from(run.count));
+                self.push_rows(&mut copies, places, (layer, bank), row, (plan.pool(), slot), count);
+            }
+        }
+        let moved = copies.bytes();
+        // Without the wait the rows would land under kernels that still read the slots' old owners.
+        let fenced = self.device.record(self.fences.release, streams.compute);
+        let fenced = fenced.and_then(|()| self.device.wait(stream, self.fences.release));
+        let fenced = fenced.and_then(|()| self.before_slots_change(stream)).map_err(|error| failed(None, error, false));
+        let enqueued = fenced
+            .and_then(|()| self.enqueue(stream, &copies).map_err(|(bank, error)| failed(Some(bank), error, true)));
+        self.copies = copies;
+        if enqueued.as_ref().is_err_and(|failure| !failure.on_its_way) {
+            return enqueued.map(|()| 0);
+        }
+        let late = self.late.as_mut().expect("late copies are set");
+        let event = late.idle.pop().expect("a flight may take off");
+        if let Err(error) = self.device.record(event, stream) {
+            late.idle.push(event);
+            // Nobody could tell when they have landed, so it is waited for. A device that cannot do that does no more work.
+            let _ = self.device.synchronize(stream);
+            return Err(failed(None, error, false));
+        }
+        late.flights.push_back((plan.flight(), event));
+        enqueued.map(|()| moved)
+    }
+
+    /// The number of the first flight whose copies are done, once; `None` if there is none. Waits for nothing.
+    ///
+    /// # Errors
+    ///
+    /// The device's own.
+    pub fn next_landed(&mut self) -> Result<Option<u64>, DeviceError> {
+        let Some(late) = &mut self.late else { return Ok(None) };
+        // They are copied in order, so none lands before the first.
+        let Some(&(flight, event)) = late.flights.front() else { return Ok(None) };
+        if !self.device.has_passed(event)? {
+            return Ok(None);
+        }
+        late.flights.pop_front();
+        late.idle.push(event);
+        Ok(Some(flight))
+    }
+
+    /// Orders a stream behind every late copy that is on its way.
+    pub(crate) fn after_late_copies(&mut self, stream: Stream) -> Result<(), DeviceError> {
+        let Some(late) = self.late.as_ref().filter(|late| !late.flights.is_empty()) else { return Ok(()) };
+        self.device.record(late.fence, late.stream)?;
+        self.device.wait(stream, late.fence)
+    }
+}

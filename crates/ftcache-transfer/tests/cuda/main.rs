@@ -1,0 +1,22 @@
+//! The CUDA device on the emulated driver, and where only right behaviour is needed on a GPU, if `FTCACHE_TEST_GPU` is set.
+
+#![cfg(feature = "cuda")]
+
+#[path = "../../../ftcache-testkit/src/cuda_world.rs"]
+mod cuda_world;
+
+mod batches;
+mod blocking;
+mod boundaries;
+mod context;
+mod copies;
+mod driver;
+mod late;
+mod memory;
+mod order;
+mod probe;
+mod raw;
+mod register;
+mod streams;
+mod support;
+mod words;
