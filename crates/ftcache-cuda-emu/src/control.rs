@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_char, c_void};
 use crate::client::{Callback, Sink};
 use crate::codes::{Answer, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, SUCCESS};
 use crate::host_memory::HostKind;
-use crate::operation::{Kernel, Task, Touch, Work};
+use crate::operation::{Kernel, Task, Touch, Work, release_kernels};
 use crate::random::Random;
 use crate::rows::Rows;
 use crate::session::{Session, current};
@@ -53,6 +53,7 @@ extern "C" fn ftcache_emu_create(config: *const RawConfig) -> i32 {
 #[unsafe(no_mangle)]
 extern "C" fn ftcache_emu_destroy(ordinal: i32) {
     worlds::destroy(ordinal);
+    release_kernels();
 }
 
 #[unsafe(no_mangle)]
@@ -138,8 +139,7 @@ extern "C" fn ftcache_emu_report(ordinal: i32, words: *const u8, bytes: usize) {
     on_world(ordinal, |state| state.violation(words));
 }
 
-/// A kernel of the test: `call` runs it with `data`, `release` ends `data`, both without the lock but `release` maybe
-/// with.
+/// A kernel of the test: `call` runs it with `data`, `release` ends `data`, both without a lock.
 #[unsafe(no_mangle)]
 extern "C" fn ftcache_emu_launch(
     ordinal: i32,
@@ -159,7 +159,7 @@ extern "C" fn ftcache_emu_launch(
         return INVALID_CONTEXT;
     };
     let mut session = Session::open(&world, "kernel", context);
-    let launch = || -> Answer {
+    let launch = |session: &mut Session<'_>| -> Answer {
         if !session.contexts.contains_key(&context) {
             return Err(INVALID_CONTEXT);
         }
@@ -175,7 +175,10 @@ extern "C" fn ftcache_emu_launch(
         }
         session.submit(timeline, Task::new("kernel", kernel, touches)).map(|_| ())
     };
-    launch().err().unwrap_or(SUCCESS)
+    let answer = launch(&mut session);
+    drop(session);
+    release_kernels();
+    answer.err().unwrap_or(SUCCESS)
 }
 
 #[unsafe(no_mangle)]

@@ -57,7 +57,7 @@ impl History {
             let (writes, atomic) = (new.touch.write || old.touch.write, new.touch.atomic && old.touch.atomic);
             if ordered {
                 let outdoes = (new.touch.write || !old.touch.write) && (!new.touch.atomic || old.touch.atomic);
-                if inserted && outdoes && !new.touch.early && rows.covers(&old.touch.rows) {
+                if inserted && outdoes && rows.covers(&old.touch.rows) {
                     covered.push(*key);
                 }
             } else if writes

@@ -17,15 +17,14 @@
 //! a host raising a word gives to the work behind it, beyond that it has not begun before. What a program does to
 //! memory behind the driver's back is seen only if the test declares it (`host_access`). Two devices share no memory
 //! and no events, so what goes from one to another is refused. Modules and launches of kernels are not here yet; tests
-//! declare kernels (`launch`). Child graphs, batches and pageable memory in a capture, and the reading of a graph's
-//! nodes are refused.
+//! declare kernels (`launch`). Child graphs, batches and pageable memory in a capture are refused.
 //!
 //! The library is loaded in the driver's place, as `libcuda.so.1`; tests link this crate for [`client`] only, which
 //! steers the loaded copy.
 //!
 //! - `api`: the exported calls, by subject; `session`: what every call begins with; `control`: the control calls
-//! - `worlds`: devices, handles, threads; `state`: all of one device
-//! - `enqueue`: order and conflicts, with `clock`, `rows` and `history`; `drain`: doing work; `operation`: a piece of it
+//! - `worlds`: devices, handles, threads; `settings`: what one is made with; `state`: all of one
+//! - `enqueue`: order and conflicts, with `clock`, `rows` and `history`; `drain`: doing work; `operation`: one piece
 //! - `capture`: graphs; `memory`, `host_memory`: the two kinds of it
 
 mod api;

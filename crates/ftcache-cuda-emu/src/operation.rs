@@ -4,8 +4,8 @@
 //! and on the checks made when the work was enqueued for device memory, which cannot be freed before the work is done.
 
 use std::ffi::c_void;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::random::Random;
 use crate::rows::Rows;
@@ -119,10 +119,27 @@ pub(crate) struct Kernel {
     pub(crate) once: bool,
 }
 
+/// Kernels that are done with and whose data still has to be ended. That runs code of the test, which may well call a
+/// device, and so must wait until no lock is held.
+static ENDED: Mutex<Vec<(HostFunction, u64)>> = Mutex::new(Vec::new());
+/// How many there are: a look at this is cheaper than at the list.
+static ENDED_COUNT: AtomicUsize = AtomicUsize::new(0);
+
 impl Drop for Kernel {
     fn drop(&mut self) {
-        (self.release)(self.data as *mut c_void);
+        ENDED.lock().unwrap_or_else(PoisonError::into_inner).push((self.release, self.data));
+        ENDED_COUNT.fetch_add(1, Ordering::Release);
     }
+}
+
+/// Ends the data of kernels that are done with. For the end of calls, when no lock is held.
+pub(crate) fn release_kernels() {
+    if ENDED_COUNT.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    let ended = std::mem::take(&mut *ENDED.lock().unwrap_or_else(PoisonError::into_inner));
+    ENDED_COUNT.fetch_sub(ended.len(), Ordering::Release);
+    ended.into_iter().for_each(|(release, data)| release(data as *mut c_void));
 }
 
 #[derive(Clone, Debug)]

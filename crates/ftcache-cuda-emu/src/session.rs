@@ -7,6 +7,7 @@ use crate::codes::{
     Answer, CAPTURE_UNSUPPORTED, CONTEXT_IS_DESTROYED, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE,
     NOT_INITIALIZED, NOT_PERMITTED, SUCCESS,
 };
+use crate::operation::release_kernels;
 use crate::state::{Kind, State};
 use crate::worlds::{self, Handle, THREAD, World};
 
@@ -83,10 +84,10 @@ pub(crate) fn with_context(call: &'static str, context: u64, body: impl FnOnce(&
 }
 
 fn run(mut session: Session<'_>, body: impl FnOnce(&mut Session<'_>) -> Answer) -> i32 {
-    match session.begin().and_then(|()| body(&mut session)) {
-        Ok(()) => SUCCESS,
-        Err(code) => code,
-    }
+    let answer = session.begin().and_then(|()| body(&mut session));
+    drop(session);
+    release_kernels();
+    answer.err().unwrap_or(SUCCESS)
 }
 
 /// The current context of the calling thread.

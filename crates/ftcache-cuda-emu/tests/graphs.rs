@@ -128,6 +128,38 @@ fn branches_of_a_graph_without_order_race_at_each_launch() {
 }
 
 #[test]
+fn all_of_a_graph_comes_after_what_is_in_its_stream() {
+    for seed in 0..40 {
+        let rig = Rig::seeded(seed);
+        let (main, side, memory) = (rig.stream(), rig.stream(), rig.memory(64));
+        // Two branches that begin with nothing before them.
+        rig.begin(main, GLOBAL);
+        rig.order(main, side);
+        rig.fill(memory, 2, 32, main);
+        rig.fill(memory + 32, 2, 32, side);
+        rig.order(side, main);
+        let exec = rig.end(main);
+        rig.fill(memory, 1, 64, main);
+        ok((rig.cu.cuGraphLaunch)(exec, main));
+        rig.sync(main);
+        assert_eq!(rig.device.peek(memory, 64), [2; 64], "seed {seed}");
+        rig.device.check();
+    }
+}
+
+#[test]
+fn a_relaxed_capture_has_rules_of_its_own_stream() {
+    let rig = Rig::seeded(1);
+    let main = rig.stream();
+    for call in [rig.cu.cuStreamSynchronize, rig.cu.cuStreamQuery, rig.cu.cuStreamDestroy_v2] {
+        rig.begin(main, RELAXED);
+        assert_eq!(call(main), 900);
+        assert_eq!(rig.device.violations().len(), 1);
+        rig.ends_in(main, 901);
+    }
+}
+
+#[test]
 fn a_fork_must_be_joined() {
     let rig = Rig::seeded(1);
     let (main, side, memory) = (rig.stream(), rig.stream(), rig.memory(8));

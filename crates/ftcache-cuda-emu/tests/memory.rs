@@ -369,7 +369,7 @@ fn rows_are_copied_and_gaps_are_left_alone() {
         target: [0, 0],
         target_type: 4,
         target_device: pinned as u64,
-        target_pitch: 0,
+        target_pitch: 7,
         ..copy
     };
     ok(call(&unified));
@@ -380,6 +380,7 @@ fn rows_are_copied_and_gaps_are_left_alone() {
     // Pitches and bounds.
     for (change, words) in [
         (Copy2d { source_pitch: 8, ..copy }, "a pitch of 8"),
+        (Copy2d { source_pitch: 0, ..copy }, "a pitch of 0"),
         (Copy2d { target_pitch: 7, ..copy }, "a pitch of 7"),
         (Copy2d { source_pitch: 1 << 31, ..copy }, "a pitch of 2147483648"),
         (Copy2d { target: [1, 5], ..copy }, "past the end"),

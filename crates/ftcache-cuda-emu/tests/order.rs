@@ -155,6 +155,47 @@ fn rows_arrive_in_part() {
 }
 
 #[test]
+fn a_read_that_is_in_order_hides_no_write() {
+    let rig = Rig::seeded(1);
+    let (a, b, c, d) = (rig.stream(), rig.stream(), rig.stream(), rig.stream());
+    let (memory, targets) = (rig.memory(64), rig.memory(192));
+    rig.fill(memory, 1, 64, a);
+    rig.order(a, b);
+    rig.across(targets, memory, 64, b);
+    rig.across(targets + 64, memory, 64, c);
+    assert_eq!(rig.device.races().len(), 1, "the read in another stream meets the fill");
+    // A write in order speaks for all before it; a word that is written atomically speaks for no plain access.
+    rig.order(c, b);
+    rig.fill(memory, 2, 64, b);
+    rig.across(targets + 128, memory, 64, d);
+    assert_eq!(rig.device.races().len(), 1);
+    ok((rig.cu.cuCtxSynchronize)());
+    rig.fill(memory, 3, 4, a);
+    rig.order(a, b);
+    ok((rig.cu.cuStreamWriteValue32_v2)(b, memory, 1, 0));
+    ok((rig.cu.cuStreamWriteValue32_v2)(c, memory, 2, 0));
+    assert_eq!(rig.device.races().len(), 1, "the other write of the word meets the fill only");
+}
+
+#[test]
+fn what_is_not_known_to_be_over_is_not_forgotten() {
+    let rig = Rig::seeded(1);
+    let (a, b, memory) = (rig.stream(), rig.stream(), rig.memory(200));
+    for at in 0..100 {
+        rig.fill(memory + at, 1, 1, a);
+    }
+    for at in 100..150 {
+        rig.fill(memory + at, 1, 1, b);
+        rig.sync(b);
+    }
+    rig.device.check();
+    for at in [0, 50, 99] {
+        rig.fill(memory + at, 2, 1, b);
+        assert_eq!(rig.device.races().len(), 1, "{at}");
+    }
+}
+
+#[test]
 fn a_wait_takes_the_record_made_by_then() {
     for seed in 0..50 {
         let rig = Rig::seeded(seed);
@@ -219,6 +260,32 @@ fn waiting_by_the_host_orders_what_comes_after() {
         assert_eq!(thread.join().unwrap(), (1, 0));
     });
     rig.device.check();
+}
+
+#[test]
+fn a_new_thread_knows_what_was_known_when_it_began() {
+    let rig = Rig::seeded(1);
+    let (a, b, c, memory) = (rig.stream(), rig.stream(), rig.stream(), rig.memory(100));
+    let elsewhere = |work: &(dyn Fn() + Sync)| {
+        let run = || {
+            ok((rig.cu.cuCtxSetCurrent)(rig.context));
+            work();
+        };
+        std::thread::scope(|scope| scope.spawn(run).join().unwrap());
+    };
+    rig.fill(memory, 1, 8, a);
+    elsewhere(&|| rig.sync(a));
+    // So much is forgotten here that the thread is, too; what it knew is not.
+    for at in 10..90 {
+        rig.fill(memory + at, 1, 1, c);
+        rig.sync(c);
+    }
+    elsewhere(&|| rig.fill(memory, 2, 8, b));
+    rig.device.check();
+    // This thread has never waited for the first stream, and nobody told it.
+    rig.fill(memory, 3, 8, b);
+    rig.fill(memory, 4, 8, c);
+    assert_eq!(rig.device.races().len(), 1);
 }
 
 #[test]

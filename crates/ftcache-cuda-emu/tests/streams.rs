@@ -280,6 +280,57 @@ fn streams_say_what_they_were_made_with() {
 }
 
 #[test]
+fn waiting_where_nothing_is_queued_is_not_counted() {
+    let rig = Rig::seeded(1);
+    let (stream, blocking, memory) = (rig.stream(), rig.blocking_stream(), rig.memory(8));
+    for stream in [0, stream, blocking] {
+        rig.sync(stream);
+    }
+    ok((rig.cu.cuMemcpyHtoD_v2)(memory, [1_u8; 8].as_ptr().cast(), 8));
+    assert_eq!(rig.device.blocking_calls(), 0);
+    rig.sync(0);
+    assert_eq!(rig.device.blocking_calls(), 1);
+    rig.fill(memory, 2, 8, blocking);
+    rig.sync(0);
+    assert_eq!(rig.device.blocking_calls(), 2);
+    // A copy from pageable memory waits for what its stream held before.
+    rig.fill(memory, 3, 8, 0);
+    ok((rig.cu.cuMemcpyHtoD_v2)(rig.memory(8), [1_u8; 8].as_ptr().cast(), 8));
+    rig.fill(memory, 4, 8, stream);
+    assert_eq!(rig.device.blocking_calls(), 3);
+    rig.device.check();
+}
+
+/// Looks at its device when it is dropped, which takes the device's lock.
+struct Looks(Arc<Rig>, Arc<AtomicUsize>);
+
+impl Drop for Looks {
+    fn drop(&mut self) {
+        self.1.fetch_add(1 + self.0.device.counts().queued as usize, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn what_a_kernel_holds_is_let_go_where_no_lock_is_held() {
+    for fails in [false, true] {
+        let (rig, looked) = (Arc::new(Rig::seeded(1)), Arc::new(AtomicUsize::new(0)));
+        let (stream, memory) = (rig.stream(), rig.memory(8));
+        if fails {
+            rig.device.fail_late(0, 700);
+        }
+        rig.fill(memory, 1, 8, stream);
+        let held = Looks(rig.clone(), looked.clone());
+        ok(rig.device.launch(stream, &[], &[], move || drop(held)));
+        assert_eq!((rig.cu.cuStreamSynchronize)(stream), if fails { 700 } else { 0 });
+        assert_eq!(looked.load(Ordering::SeqCst), 1);
+        // A kernel that is refused is let go as well.
+        let held = Looks(rig.clone(), looked.clone());
+        assert_ne!(rig.device.launch(77 << 32, &[], &[], move || drop(held)), 0);
+        assert_eq!(looked.load(Ordering::SeqCst), 2);
+    }
+}
+
+#[test]
 fn times_of_events_go_up() {
     for seed in 0..20 {
         let rig = Rig::seeded(seed);

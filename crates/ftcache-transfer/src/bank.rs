@@ -4,11 +4,24 @@
 //! until they are attached anew or the banks are dropped, and until every stream that copies from them has been
 //! synchronised.
 
+use std::any::Any;
+use std::fmt;
 use std::sync::Arc;
 
 use ftcache_policy::{BankId, LayerId, Model};
 
 use crate::{BankError, HostSpan};
+
+/// Whatever keeps rows alive: their bytes, or the memory that they lie in.
+#[derive(Clone)]
+#[expect(dead_code, reason = "held, never looked at")]
+struct Owner(Arc<dyn Any + Send + Sync>);
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Owner")
+    }
+}
 
 /// One bank of one layer on the host: a row for each expert.
 #[derive(Debug, Clone)]
@@ -17,12 +30,12 @@ pub struct HostRows {
     bytes: u64,
     /// Zero means rows without gaps.
     stride: u64,
-    /// Keeps owned bytes alive; `None` where the caller owns them.
-    _owner: Option<Arc<[u8]>>,
+    /// Keeps the bytes alive; `None` where the caller owns them.
+    _owner: Option<Owner>,
 }
 
 // SAFETY: the pointer is only read through, and the bytes it reaches are shared and unchanging: owned ones lie in an
-// `Arc<[u8]>`, borrowed ones by the promise of `HostRows::borrowed`.
+// `Arc<[u8]>`, shared and borrowed ones are by the promises of `HostRows::shared` and `HostRows::borrowed`.
 unsafe impl Send for HostRows {}
 // SAFETY: as above; no method changes anything behind the pointer.
 unsafe impl Sync for HostRows {}
@@ -30,7 +43,21 @@ unsafe impl Sync for HostRows {}
 impl HostRows {
     /// Rows that the banks keep alive, `stride` bytes apart; a stride of zero means without gaps.
     pub fn owned(bytes: Arc<[u8]>, stride: u64) -> Self {
-        Self { base: bytes.as_ptr(), bytes: bytes.len() as u64, stride, _owner: Some(bytes) }
+        Self { base: bytes.as_ptr(), bytes: bytes.len() as u64, stride, _owner: Some(Owner(Arc::new(bytes))) }
+    }
+
+    /// Rows that lie in something of which they own a share.
+    ///
+    /// # Safety
+    ///
+    /// `bytes` bytes from `base` on stay readable and unchanged as long as `owner` has a share left.
+    pub(crate) unsafe fn shared<T: Send + Sync + 'static>(
+        owner: Arc<T>,
+        base: *const u8,
+        bytes: u64,
+        stride: u64,
+    ) -> Self {
+        Self { base, bytes, stride, _owner: Some(Owner(owner)) }
     }
 
     /// Rows in memory that the caller owns: a mapped model file, a block that the engine pinned.

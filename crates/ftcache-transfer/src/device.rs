@@ -86,6 +86,20 @@ impl RowCopy {
         self.row_bytes * self.row_count
     }
 
+    /// Whether rows of a source on the device lie apart from those of the target, as far as first and last byte tell.
+    pub(crate) fn check_apart(&self, source: &DeviceSpan) -> Result<(), DeviceError> {
+        let Some(last) = self.row_count.checked_sub(1) else { return Ok(()) };
+        let end = |span: &DeviceSpan| span.offset + last * span.stride + self.row_bytes;
+        let apart = source.memory != self.target.memory
+            || end(source) <= self.target.offset
+            || end(&self.target) <= source.offset;
+        if apart {
+            return Ok(());
+        }
+        let reason = format!("source at {} and target at {} overlap", source.offset, self.target.offset);
+        Err(DeviceError::Failed { operation: "row copy", bytes: self.bytes(), reason })
+    }
+
     /// Bytes that lie without gaps on both sides: all of them, or a row.
     pub fn widest_piece(&self) -> u64 {
         let stride = match &self.source {

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::row_copy::copy_rows;
 use crate::{Device, DeviceError, DeviceSpan, Event, HostAccess, Memory, RowCopy, Source, Stream};
 
 #[derive(Debug)]
@@ -276,30 +277,20 @@ impl HostDevice {
     }
 
     fn execute_copy(&mut self, copy: &RowCopy) {
-        let stride = match &copy.source {
-            Source::Host(span) => span.stride,
-            Source::Device(span) => span.stride,
-        };
-        let row_bytes = copy.row_bytes;
-        // Rows without gaps on both sides are one piece.
-        let (piece_bytes, piece_count) = match stride == row_bytes && copy.target.stride == row_bytes {
-            true => (row_bytes * copy.row_count, 1),
-            false => (row_bytes, copy.row_count),
-        };
-        let base = match &copy.source {
-            Source::Host(span) => span.base,
-            Source::Device(span) => self.memories[&span.memory.0].memory().as_ptr().wrapping_add(span.offset as usize),
+        let (base, stride) = match &copy.source {
+            Source::Host(span) => (span.base, span.stride),
+            Source::Device(span) => {
+                let memory = self.memories[&span.memory.0].memory().as_ptr();
+                (memory.wrapping_add(span.offset as usize), span.stride)
+            }
         };
         let target = self.memories.get_mut(&copy.target.memory.0).expect("freeing waits for what is enqueued");
-        let target = target.first.as_ptr().wrapping_add(copy.target.offset as usize);
-        for piece in 0..piece_count {
-            let source = base.wrapping_add((piece * stride) as usize);
-            let target = target.wrapping_add((piece * copy.target.stride) as usize);
-            // SAFETY: a source on the host stays readable until the copy is done, by the promise of whoever enqueued it
-            // (`Device::copy_rows`); one on the device, and the target, were checked against their memory, which
-            // outlives what is enqueued. The bytes may overlap, which `copy` allows.
-            unsafe { std::ptr::copy(source, target, piece_bytes as usize) };
-        }
+        let target_base = target.first.as_ptr().wrapping_add(copy.target.offset as usize);
+        let RowCopy { row_bytes, row_count, .. } = *copy;
+        // SAFETY: a source on the host stays readable until the copy is done, by the promise of whoever enqueued it
+        // (`Device::copy_rows`); one on the device, and the target, were checked against their memory, which outlives what
+        // is enqueued, and do not overlap (`RowCopy`, checked where it was enqueued).
+        unsafe { copy_rows(base, stride, target_base, copy.target.stride, row_bytes, row_count) };
     }
 
     /// Does held-back work, a stream at a time by the seed, until `done` says that no more is wanted.
@@ -430,9 +421,15 @@ unsafe impl Device for HostDevice {
     }
 
     fn can_read(&mut self, base: *const u8, bytes: u64) -> Result<bool, DeviceError> {
-        let before = self.registrations.range(..=base.addr()).next_back();
-        let is_within = |(&first, &length): (&usize, &u64)| base.addr() as u64 + bytes <= first as u64 + length;
-        Ok(!self.reads_registered_only || before.is_some_and(is_within))
+        let (mut at, end) = (base.addr() as u64, base.addr() as u64 + bytes);
+        while self.reads_registered_only && at < end {
+            let before = self.registrations.range(..=at as usize).next_back();
+            match before.map(|(&first, &length)| first as u64 + length).filter(|&past| past > at) {
+                Some(past) => at = past,
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
     }
 
     fn unregister(&mut self, base: *const u8) -> Result<(), DeviceError> {
@@ -519,6 +516,7 @@ unsafe impl Device for HostDevice {
         self.check_span("row copy", &copy.target, copy.row_bytes, copy.row_count)?;
         if let Source::Device(span) = &copy.source {
             self.check_span("row copy", span, copy.row_bytes, copy.row_count)?;
+            copy.check_apart(span)?;
         }
         if let Source::Host(span) = &copy.source
             && copy.row_count > 0

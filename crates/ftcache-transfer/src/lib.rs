@@ -13,6 +13,9 @@
 //! copy                                          wait release | rows | record ready
 //! ```
 //!
+//! Rows may lie in a [`HostArena`], which reads them from files and pins them, or in memory of the engine's own, which
+//! [`Registrations`] pin where it lies.
+//!
 //! The [`HostDevice`] keeps slots in ordinary memory and is the default where there is no GPU.
 
 mod apply;
@@ -24,9 +27,12 @@ mod cuda;
 mod device;
 mod error;
 mod host;
+mod host_arena;
 mod late;
+mod link;
 mod loader;
 mod rebuild;
+mod row_copy;
 mod stage;
 
 pub use apply::Streams;
@@ -39,6 +45,15 @@ pub use cuda::{
 pub use device::{CopyError, Device, DeviceSpan, Event, HostAccess, HostSpan, Memory, RowCopy, Source, Stream};
 pub use error::{ApplyError, AttachError, BankError, BringBackFailure, DeviceError, RebuildError, StageFailure};
 pub use host::{HostDevice, LiveObjects};
+pub use host_arena::{
+    ArenaError, ArenaOptions, BankSource, Direct, FilePiece, FileReport, HostArena, HugePages, LayerReport, LoadReport,
+    LockRefusal, PinRefusal, Pinning, Progress, Refusal, RegisterError, Registrations, Reservation, Residence,
+    Unpinned,
+};
 pub use late::LateFailure;
+pub use link::{
+    ArenaRate, ArenaReport, ContendedPoint, CopyPoint, Link, LinkError, Reads, SPILL_RATIO, measure_batches,
+    measure_contended, measure_copies, measure_gathers, measure_reads,
+};
 pub use loader::Loader;
 pub use rebuild::{ColdReason, Rebuilt};

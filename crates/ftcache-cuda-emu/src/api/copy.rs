@@ -112,11 +112,20 @@ impl Session<'_> {
         }
     }
 
+    /// Whether nothing is queued in a legacy stream and in those it waits for.
+    fn is_idle(&self, legacy: usize) -> bool {
+        let context = self.timelines[legacy].context;
+        let waits_for = |at: usize| at == legacy || self.timelines[at].kind == crate::state::Kind::Blocking;
+        !self.pending.iter().any(|&at| self.timelines[at].context == context && waits_for(at))
+    }
+
     /// Waits for a stream, and for the streams that the legacy stream waits for if it is that.
     pub(crate) fn synchronize(&mut self, timeline: usize) -> Answer {
         if self.timelines[timeline].kind == crate::state::Kind::Legacy {
-            // A place in the legacy stream behind all that it waits for.
+            // A place in the legacy stream behind all that it waits for. To reach it is no wait if nothing else is
+            // queued.
             self.not_implicit(timeline)?;
+            self.waited |= self.is_idle(timeline);
             let (thread, call) = (self.thread, self.call);
             self.enqueue(thread, timeline, Task::new(call, Work::Nothing, Vec::new()), Vec::new(), None);
         }
@@ -225,9 +234,7 @@ fn side_of(
         UNIFIED => (Side::Unified, device),
         _ => return Err(session.refuse(INVALID_VALUE, &format!("memory type {kind} is not emulated"))),
     };
-    // The manual: 0 is a pitch without gaps.
     let used = x.checked_add(width).ok_or(INVALID_VALUE)?;
-    let pitch = if pitch == 0 { used } else { pitch };
     let max = session.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_PITCH as i32);
     if pitch < used || pitch > max as usize {
         let what = format!("a pitch of {pitch} for rows of {width} bytes at {x}; {max} at most");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use ftcache_policy::{ExpertId, LayerId, PoolId, SlotId};
-use ftcache_residency::{Absence, Cache, EnsureError, PinError, Plan, StageError, StagePlan};
+use ftcache_residency::{Absence, Cache, EnsureError, LateStats, PinError, Plan, Run, StageError, StagePlan};
 use ftcache_testkit::reference::{self, Answer, Cause, Reference, Refusal, Step};
 
 pub(crate) type Outcome = Result<(), String>;
@@ -65,15 +65,25 @@ pub(crate) fn same_plan(plan: &Plan, step: &Step, pool: u32, answer: &Answer, be
     same("distinct experts", plan.distinct_count(), present.len())?;
     same("misses", plan.miss_count(), answer.missing.len())?;
     same("left to the CPU", plan.left_count(), answer.missing.len() - answer.copies.len())?;
+    same("that could have been fetched", &plan.left().iter().map(|expert| expert.get()).collect(), &answer.left)?;
     same("evictions", plan.eviction_count(), answer.evicted.iter().flatten().count())?;
 
-    let of_run = |run: ftcache_residency::Run| (0..run.count).map(move |at| (run.row.get() + at, run.slot.get() + at));
-    let mut by_row: Vec<(u32, u32)> = answer.copies.iter().map(|&(slot, row)| (row, slot)).collect();
+    same_runs(plan.runs(), &answer.copies)
+}
+
+/// Whether runs are the fewest of these copies, as `(slot, row)`.
+pub(crate) fn same_runs(runs: impl Iterator<Item = Run>, copies: &[(u32, u32)]) -> Outcome {
+    let runs: Vec<Run> = runs.collect();
+    let of_run = |run: &Run| {
+        let (row, slot) = (run.row.get(), run.slot.get());
+        (0..run.count).map(move |at| (row + at, slot + at))
+    };
+    let mut by_row: Vec<(u32, u32)> = copies.iter().map(|&(slot, row)| (row, slot)).collect();
     by_row.sort_unstable();
-    same("runs", plan.runs().flat_map(of_run).collect(), by_row.clone())?;
+    same("runs", runs.iter().flat_map(of_run).collect(), by_row.clone())?;
     let follows = |pair: &&[(u32, u32)]| pair[1] == (pair[0].0 + 1, pair[0].1 + 1);
     let wanted = by_row.len() - by_row.windows(2).filter(follows).count();
-    same("number of runs", plan.runs().count(), wanted)
+    same("number of runs", runs.len(), wanted)
 }
 
 pub(crate) fn same_stage(plan: &StagePlan, layer: u32, pool: u32, wanted: &reference::StagePlan) -> Outcome {
@@ -105,6 +115,9 @@ pub(crate) fn same_error(error: EnsureError, refusal: Refusal, of: u32, ids: &[u
             same("slots", slot_count, model.pool_sizes()[pool.index()])?;
             same("withheld", withheld, model.withheld(pool.get()))?;
             same("given", given, slot_count - withheld - pinned)
+        }
+        (EnsureError::InFlight { layer, route, expert }, Refusal::InFlight(wanted)) => {
+            same("layer, route and expert", (layer.get(), route, expert.get()), (of, wanted, ids[wanted]))
         }
         (EnsureError::LastStep { step }, Refusal::OutOfSteps) => same("last step", step, model.step_counter()),
         (EnsureError::TokenReused { layer, .. }, Refusal::TokenReused) => same("layer", layer.get(), of),
@@ -153,6 +166,7 @@ pub(crate) fn same_state(cache: &Cache, model: &Reference, pools: &[Option<u32>]
     same("step counter", cache.step(), model.step_counter())?;
     same("open chunk", cache.has_open_chunk(), model.is_chunk_open())?;
     same("pools", cache.pool_count(), slots.len())?;
+    same_flights(cache, model)?;
     let expert_count = cache.expert_count();
     let mut places = vec![None; pools.len() * expert_count as usize];
     for (pool, slots) in slots.iter().enumerate() {
@@ -194,6 +208,7 @@ pub(crate) fn same_state(cache: &Cache, model: &Reference, pools: &[Option<u32>]
                 active: cache.last_active(id, ours),
                 routed: cache.routed(id, ours),
                 is_pinned: cache.is_pinned(id, ours),
+                is_in_flight: cache.is_in_flight(id, ours),
             };
             let wanted = Expert {
                 slot: places[flat],
@@ -201,6 +216,7 @@ pub(crate) fn same_state(cache: &Cache, model: &Reference, pools: &[Option<u32>]
                 active: model.active(layer, expert),
                 routed: model.route_count(layer, expert),
                 is_pinned: model.is_pinned(layer, expert),
+                is_in_flight: cause == Some(Cause::InFlight),
             };
             if ours != wanted {
                 return differ(format!("layer {layer} expert {expert}: {ours:?}"), wanted);
@@ -216,6 +232,14 @@ pub(crate) fn same_state(cache: &Cache, model: &Reference, pools: &[Option<u32>]
     same("statistics of all layers", cache.total_stats(), total)
 }
 
+fn same_flights(cache: &Cache, model: &Reference) -> Outcome {
+    for pool in 0..cache.pool_count() as u32 {
+        same("slots in flight", cache.in_flight_count(PoolId::new(pool)) as usize, model.in_flight_count(pool))?;
+    }
+    let LateStats { queued, evictions, landed, lost } = cache.late_stats();
+    same("what became of late rows", reference::LateStats { queued, evictions, landed, lost }, model.late_stats())
+}
+
 /// An expert, as it is in cache or model.
 #[derive(Debug, PartialEq, Eq)]
 struct Expert {
@@ -224,6 +248,7 @@ struct Expert {
     active: u64,
     routed: u64,
     is_pinned: bool,
+    is_in_flight: bool,
 }
 
 pub(crate) const PHASES: [(ftcache_residency::Phase, reference::Phase); 3] = [
@@ -239,6 +264,7 @@ fn cause_of(absence: Absence) -> Cause {
         Absence::Staged => Cause::Staging,
         Absence::Freed => Cause::Freed,
         Absence::OnCpu => Cause::OnCpu,
+        Absence::InFlight => Cause::InFlight,
     }
 }
 

@@ -8,7 +8,7 @@ use ftcache_testkit::Rng;
 use ftcache_testkit::generators::skewed_routes;
 use ftcache_testkit::reference::{ABSENT, LAST_STEP, Misses, Order, Phase, Step};
 
-use crate::operations::{End, Operation, Shape};
+use crate::operations::{End, LateEnd, Operation, Shape};
 
 /// One of these bounds, so that small numbers are common and large ones exist.
 fn one_of(rng: &mut Rng, bounds: &[u64]) -> u64 {
@@ -40,6 +40,7 @@ struct Switches {
     absents: bool,
     strays: bool,
     hybrid: bool,
+    flights: bool,
     plain: bool,
     phases: bool,
     tokens: bool,
@@ -63,6 +64,7 @@ impl Switches {
             absents: half(),
             strays: half(),
             hybrid: half(),
+            flights: false,
             plain: half(),
             phases: half(),
             tokens: half(),
@@ -91,16 +93,20 @@ struct Draw<'a> {
     with_token: Vec<Option<Step>>,
     /// Each layer's last routes to verify.
     verified: Vec<Vec<u32>>,
+    /// What is to come, mostly at once.
+    soon: VecDeque<Operation>,
     /// What is to come, with other operations in between.
     script: VecDeque<Operation>,
 }
 
 pub(crate) fn random_operations(rng: &mut Rng, shape: &Shape, count: usize) -> Vec<Operation> {
-    let on = Switches::new(rng);
+    let mut on = Switches::new(rng);
+    // Only hybrid steps leave anything.
+    on.flights = on.hybrid && rng.chance(3, 4);
     let usual = random_hybrid(rng);
     let layer_count = shape.pool_of_layer.len();
     let (with_token, verified) = (vec![None; layer_count + 1], vec![Vec::new(); layer_count + 1]);
-    let mut draw = Draw { rng, shape, on, usual, with_token, verified, script: VecDeque::new() };
+    let mut draw = Draw { rng, shape, on, usual, with_token, verified, soon: VecDeque::new(), script: VecDeque::new() };
     (0..count).map(|_| draw.next()).collect()
 }
 
@@ -119,6 +125,9 @@ fn random_hybrid(rng: &mut Rng) -> Misses {
 
 impl Draw<'_> {
     fn next(&mut self) -> Operation {
+        if !self.soon.is_empty() && self.rng.chance(7, 8) {
+            return self.soon.pop_front().expect("there is one");
+        }
         if !self.script.is_empty() && self.rng.chance(1, 2) {
             return self.script.pop_front().expect("there is one");
         }
@@ -149,8 +158,68 @@ impl Draw<'_> {
                 1 => Operation::SkipTo(u64::MAX),
                 _ => Operation::SkipTo(LAST_STEP - 2 - self.rng.below(12)),
             },
-            _ => self.step(layer),
+            17 | 18 if self.on.flights => self.fetch_later(),
+            19..=22 if self.on.flights => self.land(),
+            _ => {
+                let step = self.step(layer);
+                if self.on.flights {
+                    self.follow(&step);
+                }
+                step
+            }
         }
+    }
+
+    /// Fetches something behind a hybrid step, with what may come in between and after.
+    fn follow(&mut self, operation: &Operation) {
+        let Operation::Ensure(step, End::Commit) = operation else { return };
+        if step.misses == Misses::Fetched || self.rng.chance(1, 3) {
+            return;
+        }
+        for _ in 0..1 + self.rng.below(2) {
+            let between = if self.rng.chance(1, 4) { self.between(step) } else { None };
+            self.soon.extend(between);
+            let late = self.fetch_later();
+            self.soon.push_back(late);
+            let after = if self.rng.chance(1, 4) { self.between(step) } else { None };
+            self.soon.extend(after);
+        }
+    }
+
+    /// What neither counts a step nor has to do with its fetches, and concerns its slots or experts.
+    fn between(&mut self, step: &Step) -> Option<Operation> {
+        let on = &self.on;
+        let layer = step.layer;
+        let expert = |route: &u32| (layer, *route);
+        match self.rng.below(12) {
+            0..=3 => Some(self.land()),
+            4 | 5 if on.pins => Some(Operation::Pin { experts: step.routes.iter().map(expert).collect(), unpinned: 0 }),
+            6 if on.pins => Some(Operation::Unpin(step.routes.iter().map(expert).collect())),
+            7 if on.forgets => {
+                Some(Operation::Forget { pool: self.rng.below(3) as u32, slot: self.rng.below(9) as u32 })
+            }
+            8 if on.forgets => Some(Operation::ForgetLayer(layer)),
+            9 if on.chunks => Some(Operation::BeginChunk),
+            10 if on.chunks => Some(Operation::AbandonChunk),
+            11 if on.resets => Some(Operation::Reset),
+            _ => None,
+        }
+    }
+
+    fn fetch_later(&mut self) -> Operation {
+        let widest = one_of(self.rng, &[2, 4, 12, 90]);
+        let end = match self.rng.below(12) {
+            0 if self.on.aborts => LateEnd::Abort,
+            1 if self.on.aborts => LateEnd::Drop,
+            2 if self.on.aborts => LateEnd::Fail,
+            _ => LateEnd::Commit,
+        };
+        Operation::FetchLater { most: self.rng.below(widest) as usize, end }
+    }
+
+    fn land(&mut self) -> Operation {
+        let furthest = one_of(self.rng, &[1, 3, 10, 60]);
+        Operation::Land(self.rng.below(furthest) as usize)
     }
 
     fn layer(&mut self) -> u32 {

@@ -5,6 +5,7 @@
 mod chunk;
 mod compare;
 mod draw;
+mod flights;
 mod operations;
 mod pair;
 mod parts;

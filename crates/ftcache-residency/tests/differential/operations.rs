@@ -21,6 +21,15 @@ pub(crate) enum End {
     Drop,
 }
 
+/// How a ticket of later copies ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LateEnd {
+    Commit,
+    Fail,
+    Abort,
+    Drop,
+}
+
 #[derive(Debug, Clone)]
 pub(crate) enum Operation {
     Ensure(Step, End),
@@ -30,6 +39,13 @@ pub(crate) enum Operation {
         ends: Vec<End>,
         accepted: Option<Vec<u32>>,
     },
+    /// Fetches behind the last plan that was committed.
+    FetchLater {
+        most: usize,
+        end: LateEnd,
+    },
+    /// Lands a flight, counted back from the last there was; or, beyond the first, one that there never was.
+    Land(usize),
     Accept {
         layer: u32,
         accepted: Vec<u32>,

@@ -8,6 +8,7 @@ use ftcache_residency::{
 use ftcache_testkit::reference::{self, Buffers, Order, Reference, Refusal};
 
 use crate::compare::{self, Digests, Outcome, Slots, differ, same};
+use crate::flights::Flights;
 use crate::operations::{End, Operation, Shape};
 
 /// Of the model whose residents are exported.
@@ -28,6 +29,7 @@ pub(crate) struct Pair {
     pub(crate) chunk: ChunkReport,
     pub(crate) chunk_total: ChunkReport,
     pub(crate) exported: (Residents, Vec<(u32, u32)>),
+    pub(crate) flights: Flights,
     /// Rebuilds that led to the cache.
     generation: u64,
     /// The model's, after the last operation.
@@ -63,6 +65,7 @@ impl Pair {
             buffers: None,
             chunk: ChunkReport::default(),
             chunk_total: ChunkReport::default(),
+            flights: Flights::default(),
             generation: 0,
             digests: Digests::default(),
         }
@@ -73,6 +76,8 @@ impl Pair {
         match operation {
             Operation::Ensure(step, end) => self.ensure(step, *end)?,
             Operation::Parts { step, ends, accepted } => self.in_parts(step, ends, accepted.as_deref())?,
+            Operation::FetchLater { most, end } => self.fetch_later(*most, *end)?,
+            Operation::Land(back) => self.land(*back)?,
             Operation::Accept { layer, accepted } => self.accept(*layer, accepted)?,
             Operation::Pin { experts, unpinned } => {
                 let ours = self.cache.pin(&ids(experts), *unpinned);
@@ -142,6 +147,7 @@ impl Pair {
                 (self.cache, self.model) = empty(self.expert_count, pool_of_layer, pool_sizes);
                 self.has_new_pools(pool_of_layer);
                 self.generation = 0;
+                self.flights = Flights::default();
             }
             Operation::BringBack(end) => self.bring_back(*end)?,
             Operation::SkipTo(step) => {
@@ -174,6 +180,7 @@ impl Pair {
                 } else {
                     self.model.abort()
                 }
+                self.flights.admitted(step, &answer, end);
                 let pool = self.pool_of_layer[step.layer as usize].expect("the step was admitted");
                 compare::same_plan(&self.plan, step, pool, &answer, &self.slots, self.expert_count)
             }
@@ -263,7 +270,8 @@ impl Pair {
             }
             (Err(SnapshotError::ChunkOpen), Err(Refusal::ChunkOpen)) => Ok(()),
             (Err(SnapshotError::NotEmpty { resident_count }), Err(Refusal::NotEmpty)) => {
-                same("residents", resident_count, self.model.export().len())
+                let in_flight = (0..self.slots.len() as u32).map(|pool| self.model.in_flight_count(pool));
+                same("residents", resident_count, self.model.export().len() + in_flight.sum::<usize>())
             }
             (Err(SnapshotError::LastStep(error)), Err(refusal)) => {
                 compare::same_error(error, refusal, 0, &[], &self.model)

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use ftcache_policy::ExpertId;
 use ftcache_residency::EnsureError;
-use ftcache_testkit::reference::{ABSENT, Misses, Phase, Refusal, Step};
+use ftcache_testkit::reference::{ABSENT, Misses, Phase, Reference, Refusal, Step};
 
 use crate::compare::{self, Outcome, Slot, differ, same};
 use crate::operations::End;
@@ -20,7 +20,7 @@ impl Pair {
         self.check().map_err(|wrong| format!("partition: {wrong}"))?;
         let parts: Vec<Step> = self.parts.iter().map(|(part, routes)| self.part_of(step, part, routes)).collect();
         let whole = Step { token: None, misses: Misses::Fetched, ..step.clone() };
-        let admitted = self.model.clone().admit(&whole).map(drop);
+        let admitted = self.model_of_parts(step.layer).admit(&whole).map(drop);
         match (parted, admitted) {
             (Ok(()), Err(Refusal::NoLayer(_) | Refusal::NoSlots(_) | Refusal::NoExpert(_))) => {
                 return differ(parts, admitted);
@@ -48,13 +48,15 @@ impl Pair {
         let (mut all_committed, mut any_repeat) = (true, false);
         for (index, part) in parts.iter().enumerate() {
             let end = ends[index % ends.len()];
-            // Parts always fit; but tokens and the end of the steps are beside the matter.
+            // Parts always fit; but tokens, rows on their way and the end of the steps are beside the matter.
             let is_admitted = match self.model.clone().admit(part) {
                 Ok(answer) => {
                     any_repeat |= answer.repeat;
                     true
                 }
-                Err(Refusal::TokenReused | Refusal::AnswerGone(_) | Refusal::OutOfSteps) => false,
+                Err(Refusal::TokenReused | Refusal::AnswerGone(_) | Refusal::InFlight(_) | Refusal::OutOfSteps) => {
+                    false
+                }
                 Err(refusal) => return Err(format!("part {index} is refused: {refusal:?}")),
             };
             self.ensure(part, end).map_err(|wrong| format!("part {index}: {wrong}"))?;
@@ -75,6 +77,17 @@ impl Pair {
             same("a verify step in parts is not accepted", refused, None)?;
         }
         self.accept(step.layer, accepted)
+    }
+
+    /// The model as parts are made: a row on its way refuses a part, or leaves it to the CPU, but no partition. There it is
+    /// a miss like others.
+    fn model_of_parts(&self, layer: u32) -> Reference {
+        let mut model = self.model.clone();
+        let Some(&Some(pool)) = self.pool_of_layer.get(layer as usize) else { return model };
+        let in_flight =
+            (0..self.slots[pool as usize].len() as u32).filter(|&slot| self.model.is_slot_in_flight(pool, slot));
+        in_flight.for_each(|slot| assert_eq!(model.forget(pool, slot), None));
+        model
     }
 
     /// A part in the model's words.
@@ -113,17 +126,18 @@ impl Pair {
         Ok(missing)
     }
 
-    /// Whether slots are lacking at all: those neither pinned nor under buffers, but for one to each miss that is to be
-    /// pinned.
+    /// Whether slots are lacking at all: those neither pinned, in flight nor under buffers, but for one to each miss that
+    /// is to be pinned.
     fn same_lack_of_room(&self, step: &Step) -> Outcome {
         let pool = self.pool_of_layer[step.layer as usize].expect("the layer has slots");
         let is_open = |(slot, (_, owner)): (u32, &Slot)| {
             let is_pinned = owner.is_some_and(|(layer, expert)| self.model.is_pinned(layer, expert));
-            slot >= self.model.withheld(pool) && !is_pinned
+            slot >= self.model.withheld(pool) && !is_pinned && !self.model.is_slot_in_flight(pool, slot)
         };
         let open = (0..).zip(&self.slots[pool as usize]).filter(|slot| is_open(*slot)).count();
         let to_be_pinned = |expert: &&u32| {
-            let is_missing = self.model.slot_of(step.layer, **expert).is_none();
+            let is_here = self.model.slot_of(step.layer, **expert).is_some();
+            let is_missing = !is_here && !self.model.is_in_flight(step.layer, **expert);
             is_missing && self.model.is_pinned(step.layer, **expert)
         };
         let pinned = step.routes.iter().collect::<BTreeSet<_>>().into_iter().filter(to_be_pinned).count();

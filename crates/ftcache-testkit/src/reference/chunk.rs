@@ -53,7 +53,8 @@ impl Buffer {
 }
 
 impl Reference {
-    /// Opens a chunk. Slots under borrowed buffers are freed, and no step takes them until the chunk ends.
+    /// Opens a chunk. Slots under borrowed buffers are freed, those in flight at once, and no step takes them until the
+    /// chunk ends.
     ///
     /// # Errors
     ///
@@ -70,6 +71,7 @@ impl Reference {
                 assert!(bound as usize <= self.pools[pool].len(), "pool {pool} has no such slot");
                 for slot in 0..bound {
                     self.free(pool as u32, slot, Cause::Staging);
+                    self.set_down(pool as u32, slot);
                 }
             }
         }

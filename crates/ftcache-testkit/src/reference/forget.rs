@@ -5,20 +5,25 @@ use std::collections::BTreeSet;
 use super::{Cause, Reference, Refusal};
 
 impl Reference {
-    /// Frees a slot, and says who lost it. Ends the memory of every answer, whoever was in the slot.
+    /// Frees a slot, and says who lost it; one in flight is free once it has landed, and its row is nobody's. Ends the
+    /// memory of every answer, whoever was in the slot.
     pub fn forget(&mut self, pool: u32, slot: u32) -> Option<(u32, u32)> {
         self.assert_closed();
         self.remembered.clear();
         self.free(pool, slot, Cause::Freed)
     }
 
-    /// Frees every slot of a layer, and says how many that were.
+    /// Frees every slot of a layer, and says how many that were. Its rows on their way are nobody's.
     pub fn forget_layer(&mut self, layer: u32) -> usize {
+        self.lose_all_of(layer, Cause::Freed);
         self.free_all_of(|(of, _)| of == layer)
     }
 
-    /// Frees every slot. Marks, counts and the step counter stay.
+    /// Frees every slot, and takes every row on its way from its expert. Marks, counts and the step counter stay.
     pub fn reset(&mut self) {
+        for layer in 0..self.pool_of_layer.len() as u32 {
+            self.lose_all_of(layer, Cause::Freed);
+        }
         self.free_all_of(|_| true);
     }
 

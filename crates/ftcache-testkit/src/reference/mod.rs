@@ -6,9 +6,11 @@
 //!
 //! A step is asked for with [`Reference::admit`], which decides an [`Answer`] and leaves it open until
 //! [`commit`](Reference::commit) or [`abort`](Reference::abort). This file is the state and what can be read of it;
-//! `step.rs` admits, `verify.rs` accepts, `forget.rs` frees and pins, `chunk.rs` stages, `rebuild.rs` starts over.
+//! `step.rs` admits, `verify.rs` accepts, `flight.rs` fetches behind a step, `forget.rs` frees and pins, `chunk.rs`
+//! stages, `rebuild.rs` starts over.
 
 mod chunk;
+mod flight;
 mod forget;
 mod rebuild;
 mod stats;
@@ -20,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ftcache_policy::Carried;
 
 pub use chunk::{Buffers, StagePlan};
+pub use flight::{LateAnswer, LateStats};
 pub use rebuild::{Moved, Placed};
 pub use stats::{Cause, Stats};
 pub use step::{ABSENT, Answer, CPU, Misses, Order, Phase, Step};
@@ -30,7 +33,7 @@ pub const LAST_STEP: u64 = u64::MAX - 1;
 /// `(layer, expert)`.
 type Expert = (u32, u32);
 
-/// One place of a pool: stamp 0 and nobody, or a stamp and an owner.
+/// One place of a pool: stamp 0 and nobody, or a stamp and an owner, who may still be on the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Slot {
     stamp: u64,
@@ -48,6 +51,8 @@ pub enum Refusal {
     NoLayer(u32),
     /// The layer is in no pool.
     NoSlots(u32),
+    /// Index of the first route of a plain step to an expert whose row is on its way.
+    InFlight(usize),
     /// The step counter is at its end.
     OutOfSteps,
     /// An admission or an import was neither committed nor aborted.
@@ -60,6 +65,10 @@ pub enum Refusal {
     NothingToAccept(u32),
     /// Index of the first accepted id that the verify step did not route to.
     NotVerified(usize),
+    /// The number of a step behind which nothing can be fetched: it is not the last one, or was in other pools.
+    NotTheLastStep(u64),
+    /// The layer of a plain step, which left nothing to be fetched behind it.
+    NotHybrid(u32),
     /// Pool, experts that would be pinned in it, and how many may be.
     TooManyPinned(u32, usize, usize),
     /// A chunk is open.
@@ -105,6 +114,13 @@ pub struct Reference {
     verified: BTreeMap<u32, verify::Verified>,
     /// A layer's last committed admission, if it had a token and nothing has ended its memory.
     remembered: BTreeMap<u32, step::Remembered>,
+    /// Slots that rows are on their way to, as `(pool, slot)`.
+    in_flight: BTreeMap<(u32, u32), flight::Flown>,
+    /// Flights there have been.
+    flights: u64,
+    late: LateStats,
+    /// Times that the pools were made anew.
+    rebuilds: u64,
     chunk: Option<chunk::Chunk>,
     open: Option<Open>,
 }
@@ -144,6 +160,10 @@ impl Reference {
             stats: BTreeMap::new(),
             verified: BTreeMap::new(),
             remembered: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
+            flights: 0,
+            late: LateStats::default(),
+            rebuilds: 0,
             chunk: None,
             open: None,
         }
@@ -232,13 +252,14 @@ impl Reference {
     /// # Panics
     ///
     /// If a slot is half free, holds an expert of another pool or one that another slot holds, or is withheld and not
-    /// free.
+    /// free; or if a row is on its way to where it cannot be.
     pub fn check(&self) {
         let mut seen = BTreeSet::new();
         for (pool, slots) in self.pools.iter().enumerate() {
             for (index, slot) in slots.iter().enumerate() {
                 assert!(slot.stamp <= self.step, "pool {pool} slot {index}: a stamp to come");
-                assert_eq!(slot.owner.is_some(), slot.stamp > 0, "pool {pool} slot {index}: half free");
+                let is_used = slot.owner.is_some() || self.is_slot_in_flight(pool as u32, index as u32);
+                assert_eq!(is_used, slot.stamp > 0, "pool {pool} slot {index}: half free");
                 let Some((layer, expert)) = slot.owner else { continue };
                 assert!(expert < self.expert_count && seen.insert((layer, expert)), "{layer} {expert}: twice");
                 assert_eq!(self.pool_of_layer[layer as usize], Some(pool as u32), "{layer} {expert}: astray");
@@ -246,6 +267,7 @@ impl Reference {
                 assert!(index as u32 >= self.withheld(pool as u32), "pool {pool} slot {index}: withheld");
             }
         }
+        self.check_flights();
     }
 
     /// The pool of a layer that exists and has one.
@@ -318,8 +340,12 @@ impl Reference {
         old
     }
 
-    /// Frees a slot, and says who lost it.
+    /// Frees a slot, and says who lost it. One in flight stays so, and its row is nobody's.
     fn free(&mut self, pool: u32, slot: u32, cause: Cause) -> Option<Expert> {
+        if self.is_slot_in_flight(pool, slot) {
+            self.lose(pool, slot, cause);
+            return None;
+        }
         let place = &mut self.pools[pool as usize][slot as usize];
         let old = place.owner;
         *place = Slot::default();

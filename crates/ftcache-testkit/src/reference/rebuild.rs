@@ -34,7 +34,8 @@ pub struct Placed {
 type Resident = (u64, u32, u32, (u32, u32));
 
 impl Reference {
-    /// Other pools for the same layers. Cold: every slot is free. Warm: each pool keeps the most recent that fit.
+    /// Other pools for the same layers. Cold: every slot is free. Warm: each pool keeps the most recent that fit. Rows on
+    /// their way are lost; the numbers of flights go on.
     ///
     /// Says what was kept, ascending by new pool and slot.
     ///
@@ -57,6 +58,8 @@ impl Reference {
         for &(_, pool, slot, _) in &residents {
             self.free(pool, slot, Cause::Freed);
         }
+        self.forget_flights();
+        self.rebuilds += 1;
         self.stats.clear();
         self.verified.clear();
         self.remembered.clear();
@@ -111,7 +114,7 @@ impl Reference {
     /// # Errors
     ///
     /// In this order: an open plan, an open chunk, no such layer or expert, an expert named twice, a cache that is not
-    /// empty, more experts than the step counter has numbers left.
+    /// empty or to which rows are on their way, more experts than the step counter has numbers left.
     pub fn import(&mut self, experts: &[(u32, u32)]) -> Result<Vec<Placed>, Refusal> {
         if self.open.is_some() {
             return Err(Refusal::PlanOpen);
@@ -124,7 +127,7 @@ impl Reference {
         if let Some(index) = experts.iter().position(|&expert| !named.insert(expert)) {
             return Err(Refusal::NamedTwice(index));
         }
-        if !self.residents().is_empty() {
+        if !self.residents().is_empty() || !self.in_flight.is_empty() {
             return Err(Refusal::NotEmpty);
         }
         if experts.len() as u64 > LAST_STEP - self.step {

@@ -13,6 +13,8 @@ pub enum Cause {
     Freed,
     /// It was left to the CPU when it was last missed.
     OnCpu,
+    /// The same, and its row is on its way.
+    InFlight,
 }
 
 /// The counts of a layer's steps of one phase.
@@ -40,7 +42,7 @@ pub struct Stats {
     pub staging: u64,
     /// Misses by [`Cause::Freed`].
     pub freed: u64,
-    /// Misses by [`Cause::OnCpu`].
+    /// Misses by [`Cause::OnCpu`] or [`Cause::InFlight`].
     pub on_cpu: u64,
     /// Steps that were refused because they were too wide.
     pub refused: u64,
@@ -54,7 +56,7 @@ impl Stats {
             Cause::Capacity => self.capacity,
             Cause::Staging => self.staging,
             Cause::Freed => self.freed,
-            Cause::OnCpu => self.on_cpu,
+            Cause::OnCpu | Cause::InFlight => self.on_cpu,
         }
     }
 
@@ -64,7 +66,7 @@ impl Stats {
             Cause::Capacity => &mut self.capacity,
             Cause::Staging => &mut self.staging,
             Cause::Freed => &mut self.freed,
-            Cause::OnCpu => &mut self.on_cpu,
+            Cause::OnCpu | Cause::InFlight => &mut self.on_cpu,
         };
         *count += 1;
     }

@@ -88,8 +88,13 @@ pub struct Answer {
     pub copies: Vec<(u32, u32)>,
     /// `(layer, expert)` that lost its slot, for each copy.
     pub evicted: Vec<Option<(u32, u32)>>,
-    /// Every distinct expert that was in no slot, in fetch order: those that are copied come first.
+    /// Every distinct expert that was in no slot: those that are copied and the others, in fetch order, and those on their
+    /// way.
     pub missing: Vec<u32>,
+    /// Of these, those that are neither copied nor on their way.
+    pub left: Vec<u32>,
+    /// Times that the pools had been made anew by then.
+    pub rebuilds: u64,
     /// Whether it was given before, under the same token.
     pub repeat: bool,
 }
@@ -132,8 +137,8 @@ impl Reference {
     /// # Errors
     ///
     /// In this order: an open plan, no such layer, a layer without slots, a route that is no expert, a token that was
-    /// used for something else (but for another part of one step) or whose answer has gone, a step counter at its
-    /// end, a plain step of more distinct experts than there are slots for it.
+    /// used for something else (but for another part of one step) or whose answer has gone, a plain step that routes to
+    /// an expert on its way, a step counter at its end, a plain step of more distinct experts than there are slots for it.
     pub fn admit(&mut self, step: &Step) -> Result<Answer, Refusal> {
         if self.open.is_some() {
             return Err(Refusal::PlanOpen);
@@ -147,23 +152,28 @@ impl Reference {
             self.open = Some(Open::Repeat { pool, answer: answer.clone() });
             return Ok(answer);
         }
+        let is_in_flight = |route: &u32| *route != ABSENT && self.is_in_flight(layer, *route);
+        let waits_for = step.routes.iter().position(is_in_flight).filter(|_| step.misses == Misses::Fetched);
+        if let Some(index) = waits_for {
+            return Err(Refusal::InFlight(index));
+        }
         self.check_counter()?;
 
         let distinct: BTreeSet<u32> = step.routes.iter().copied().filter(|&route| route != ABSENT).collect();
         let hit_slots: BTreeSet<u32> = distinct.iter().filter_map(|&expert| self.slot_of(layer, expert)).collect();
-        let mut missing: Vec<u32> =
-            distinct.iter().copied().filter(|&expert| self.slot_of(layer, expert).is_none()).collect();
+        let missing = distinct.iter().copied().filter(|&expert| self.slot_of(layer, expert).is_none());
+        let (in_flight, mut missing): (Vec<u32>, Vec<u32>) = missing.partition(is_in_flight);
         let slot_count = self.pools[pool as usize].len();
         let withheld = self.withheld(pool);
-        let is_pinned_slot = |slot: u32| self.owner(pool, slot).is_some_and(|owner| self.pinned.contains(&owner));
-        let is_victim = |&slot: &u32| slot >= withheld && !hit_slots.contains(&slot) && !is_pinned_slot(slot);
+        let is_victim = |&slot: &u32| self.is_open(pool, slot) && !hit_slots.contains(&slot);
         let mut victims: Vec<u32> = (0..slot_count as u32).filter(is_victim).collect();
         victims.sort_by_key(|&slot| (self.stamp(pool, slot), slot));
 
         let mut carried = self.carried(layer);
         let fetched_count = match step.misses {
             Misses::Fetched => {
-                let kept = (0..slot_count as u32).filter(|slot| is_pinned_slot(*slot) && !hit_slots.contains(slot));
+                let kept =
+                    (0..slot_count as u32).filter(|&slot| self.is_kept(pool, slot) && !hit_slots.contains(&slot));
                 let usable = slot_count - withheld as usize - kept.count();
                 if distinct.len() > usable {
                     self.stats.entry((layer, step.phase)).or_default().refused += 1;
@@ -178,6 +188,8 @@ impl Reference {
                 fetch.fetched_count(missing.len() as u32, victims.len() as u32, &mut carried) as usize
             }
         };
+        let left = missing[fetched_count..].to_vec();
+        missing.extend(in_flight);
         // Why each is missing, before this step gives it another reason.
         let causes: Vec<Cause> =
             missing.iter().map(|&expert| self.cause(layer, expert).expect("it is in no slot")).collect();
@@ -203,6 +215,8 @@ impl Reference {
             copies: Vec::new(),
             evicted: Vec::new(),
             missing: missing.clone(),
+            left,
+            rebuilds: self.rebuilds,
             repeat: false,
         };
         for (&expert, &victim) in missing.iter().zip(&victims).take(fetched_count) {
@@ -245,7 +259,7 @@ impl Reference {
         for &route in &present {
             *self.histogram.entry((layer, route)).or_default() += 1;
         }
-        for &expert in &answer.missing[answer.copies.len()..] {
+        for &expert in &answer.left {
             self.causes.insert((layer, expert), Cause::OnCpu);
         }
 

@@ -60,6 +60,7 @@ impl CudaDevice {
         match &copy.source {
             Source::Host(HostSpan { base, stride }) => Ok((base.addr() as u64, *stride, true)),
             Source::Device(span) => {
+                copy.check_apart(span)?;
                 Ok((self.locate("row copy", span, copy.row_bytes, copy.row_count)?, span.stride, false))
             }
         }

@@ -58,6 +58,9 @@ impl Pages {
     }
 }
 
+// SAFETY: what is shared is only read, but for words, which are atomic.
+unsafe impl Sync for Pages {}
+
 impl Deref for Pages {
     type Target = [u8];
 

@@ -1,0 +1,73 @@
+//! Fetches behind hybrid steps, and their landing.
+
+use ftcache_residency::{LateError, LatePlan};
+use ftcache_testkit::reference::{Answer, LateAnswer, Refusal, Step};
+
+use crate::compare::{self, Outcome, differ, same};
+use crate::operations::{End, LateEnd};
+use crate::pair::Pair;
+
+#[derive(Debug, Default)]
+pub(crate) struct Flights {
+    plan: LatePlan,
+    /// What the pair's plan was for, if it was committed.
+    last: Option<(Step, Answer)>,
+    /// Every number there was.
+    numbers: Vec<u64>,
+}
+
+impl Flights {
+    pub(crate) fn admitted(&mut self, step: &Step, answer: &Answer, end: End) {
+        self.last = (end == End::Commit).then(|| (step.clone(), answer.clone()));
+    }
+}
+
+impl Pair {
+    pub(crate) fn fetch_later(&mut self, most: usize, end: LateEnd) -> Outcome {
+        let Some((step, answer)) = &self.flights.last else { return Ok(()) };
+        let wanted = self.model.fetch_later(step, answer, most);
+        let ours = self.cache.fetch_later(&self.plan, most, &mut self.flights.plan).map(|ticket| match end {
+            LateEnd::Commit => ticket.commit(),
+            LateEnd::Fail => ticket.fail(),
+            LateEnd::Abort => ticket.abort(),
+            LateEnd::Drop => drop(ticket),
+        });
+        match (ours, wanted) {
+            (Ok(()), Ok(late)) => {
+                self.same_late(step.layer, &late)?;
+                self.flights.numbers.push(late.flight);
+                match end {
+                    LateEnd::Commit => {}
+                    LateEnd::Fail => self.model.fail_late(late),
+                    LateEnd::Abort | LateEnd::Drop => self.model.abort_late(late),
+                }
+                Ok(())
+            }
+            (Err(LateError::NotTheLastStep { step, last }), Err(Refusal::NotTheLastStep(wanted))) => {
+                same("step and last step", (step, last), (wanted, self.model.step_counter()))
+            }
+            (Err(LateError::NotHybrid { layer }), Err(Refusal::NotHybrid(wanted))) => {
+                same("layer", layer.get(), wanted)
+            }
+            (ours, wanted) => differ(ours, wanted),
+        }
+    }
+
+    fn same_late(&self, layer: u32, wanted: &LateAnswer) -> Outcome {
+        let plan = &self.flights.plan;
+        same("flight", plan.flight(), wanted.flight)?;
+        same("number of a flight before", self.flights.numbers.contains(&plan.flight()), false)?;
+        let pool = self.pool_of_layer[layer as usize].expect("the step was admitted");
+        same("layer and pool", (plan.layer().get(), plan.pool().get()), (layer, pool))?;
+        let copies = plan.copies().iter().map(|copy| (copy.slot.get(), copy.row.get())).collect();
+        same("late copies", &copies, &wanted.copies)?;
+        compare::same_runs(plan.runs(), &wanted.copies)
+    }
+
+    pub(crate) fn land(&mut self, back: usize) -> Outcome {
+        let numbers = &self.flights.numbers;
+        let last = numbers.last().copied().unwrap_or(0);
+        let flight = numbers.iter().rev().nth(back).copied().unwrap_or(last + 1);
+        same("landed", self.cache.land(flight), self.model.land(flight))
+    }
+}

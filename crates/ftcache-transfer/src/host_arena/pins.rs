@@ -1,0 +1,93 @@
+//! Which layers are pinned, and in which registrations: arithmetic, decided before anything is read.
+//!
+//! The bytes of one copy must lie in one registration: a driver answers a copy across two with *invalid argument*
+//! (sgl-project/sglang#36798 met it in batched copies). So a bank is cut where a row begins with a page, or not at all.
+
+use std::ops::Range;
+
+/// For each layer, in order: whether its pages fit, or else how many bytes were left for them.
+pub(super) fn choose(layer_bytes: &[u64], budget_bytes: Option<u64>) -> Vec<Result<(), u64>> {
+    let mut left_bytes = budget_bytes.unwrap_or(u64::MAX);
+    let fit = |&bytes: &u64| {
+        left_bytes = left_bytes.checked_sub(bytes).ok_or(left_bytes)?;
+        Ok(())
+    };
+    layer_bytes.iter().map(fit).collect()
+}
+
+/// Rows in pages.
+#[derive(Debug, Clone)]
+pub(super) struct Cuts {
+    pub(super) pages: Range<u64>,
+    pub(super) page_bytes: u64,
+    /// Where the first row begins.
+    pub(super) first: u64,
+    pub(super) row_bytes: u64,
+}
+
+impl Cuts {
+    /// The end of a registration that begins at `at`: the last place within `limit` bytes where a row begins with a
+    /// page; the first one beyond, if there is none; or the end of the pages.
+    pub(super) fn next(&self, at: u64, limit_bytes: u64) -> u64 {
+        let end = self.pages.end;
+        if end - at <= limit_bytes {
+            return end;
+        }
+        let is_row = |place: &u64| (place - self.first).is_multiple_of(self.row_bytes);
+        let step = self.page_bytes as usize;
+        let page_count = limit_bytes / self.page_bytes;
+        let within = (1..=page_count).rev().map(|page| at + page * self.page_bytes).find(is_row);
+        within.or_else(|| (at + (page_count + 1) * self.page_bytes..end).step_by(step).find(is_row)).unwrap_or(end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 40 layers of 256 experts, rows of 1,179,648 and 860,160 bytes, a budget of 15 GiB.
+    #[test]
+    fn thirty_of_forty_layers_fit_in_sixty_registrations() {
+        const ROWS: [u64; 2] = [1_179_648, 860_160];
+        let layer_bytes = 256 * ROWS.iter().sum::<u64>();
+        assert_eq!(layer_bytes, 522_190_848);
+        let chosen = choose(&[layer_bytes; 40], Some(15 << 30));
+        let pinned_count = chosen.iter().filter(|chosen| chosen.is_ok()).count();
+        assert_eq!(pinned_count, 30);
+        assert_eq!(pinned_count as u64 * layer_bytes, 15_665_725_440);
+        assert_eq!(chosen[30], Err(16_106_127_360 - 15_665_725_440));
+
+        let registration_count = |row_bytes: u64| {
+            let pages = 0..256 * row_bytes;
+            let cuts = Cuts { pages: pages.clone(), page_bytes: 4096, first: 0, row_bytes };
+            std::iter::successors(Some(0), |&at| Some(cuts.next(at, 1 << 30))).take_while(|&at| at < pages.end).count()
+        };
+        assert_eq!(pinned_count * ROWS.map(registration_count).iter().sum::<usize>(), 60);
+    }
+
+    #[test]
+    fn a_layer_that_does_not_fit_is_passed_over() {
+        assert_eq!(choose(&[5, 7, 4, 1, 1], Some(10)), [Ok(()), Err(5), Ok(()), Ok(()), Err(0)]);
+        assert_eq!(choose(&[5, 7], Some(0)), [Err(0), Err(0)]);
+        assert_eq!(choose(&[u64::MAX], None), [Ok(())]);
+        assert!(choose(&[], Some(1)).is_empty());
+    }
+
+    #[test]
+    fn cuts_fall_where_a_row_begins_with_a_page() {
+        // Rows of 6,144 bytes begin with a page at every second one: each 12,288 bytes.
+        let cuts = Cuts { pages: 0..61_440, page_bytes: 4096, first: 0, row_bytes: 6144 };
+        assert_eq!(cuts.next(0, 61_440), 61_440);
+        assert_eq!(cuts.next(0, 61_439), 49_152);
+        assert_eq!(cuts.next(0, 12_288), 12_288);
+        assert_eq!(cuts.next(0, 4096), 12_288, "rows that cannot be parted sooner");
+        assert_eq!(cuts.next(49_152, 4096), 61_440);
+        // From a shift of 2,048 on, the first row to begin with a page is the one at 2,048 + 6,144.
+        let cuts = Cuts { pages: 0..61_440, page_bytes: 4096, first: 2048, row_bytes: 6144 };
+        assert_eq!(cuts.next(0, 4096), 8192);
+        assert_eq!(cuts.next(8192, 4096), 20_480);
+        // Never.
+        let cuts = Cuts { pages: 0..61_440, page_bytes: 4096, first: 16, row_bytes: 4096 };
+        assert_eq!(cuts.next(0, 8192), 61_440);
+    }
+}

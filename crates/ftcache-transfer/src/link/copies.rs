@@ -1,0 +1,237 @@
+//! Copies of many sizes, timed: one by one, in batches, and from device to device.
+//!
+//! *Unsafe*, relying on two promises: the pages here are written by nobody once they are filled, and they are freed only
+//! after the stream that reads them has been synchronised ([`Device`] says what that means) and they are unregistered.
+
+use std::time::Instant;
+
+use super::pages::{Pages, fill};
+use super::{CopyPoint, LinkError};
+use crate::{Device, DeviceError, DeviceSpan, HostAccess, HostSpan, Memory, RowCopy, Source, Stream};
+
+/// The most copies of one size: by then the cost of one is plain, and copies of a few bytes would else take seconds.
+const COUNT_MAX: u64 = 2048;
+/// A prime above [`COUNT_MAX`], so that steps of it come to every source once, and to no two neighbours in turn: misses
+/// are neighbours by chance only.
+const SCATTER: u64 = 7919;
+/// Copies of one call of [`Device::copy_all`]: eight misses of a model of eight banks.
+const BATCH_COUNT: usize = 64;
+/// How often each size is measured, after once that does not count. Odd, so that one of them is the median.
+const REPETITIONS: u64 = 5;
+/// The least that anything takes, so that no rate is infinite on a coarse clock.
+const TICK_SECONDS: f64 = 1e-9;
+
+/// How copies are handed to the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Calls {
+    /// A call each.
+    Alone,
+    /// So many in a call.
+    Together,
+}
+
+/// Where they come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum From {
+    /// Pinned host memory.
+    Host,
+    /// Memory of the device.
+    Device,
+}
+
+/// How long once through the copies took.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pass {
+    pub(super) seconds: f64,
+    pub(super) returned_seconds: f64,
+}
+
+/// Measures copies from pinned host memory, each in a call of its own: of each size as many as `total_bytes` hold, at most
+/// 2,048. Of five repetitions the median counts. As much memory is taken on both sides for the time.
+///
+/// `progress` is told what is done and how much there is in all.
+///
+/// # Errors
+///
+/// A size of 0 or above `total_bytes`; host memory that cannot be had; the device's own.
+pub fn measure_copies<D: Device>(
+    device: &mut D,
+    sizes: &[u64],
+    total_bytes: u64,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<CopyPoint>, LinkError> {
+    measure(device, From::Host, Calls::Alone, sizes, total_bytes, progress)
+}
+
+/// As [`measure_copies`], by [`Device::copy_all`] with 64 copies a call, as plans are applied. Where a device does not copy
+/// in batches, these are calls for each, too.
+///
+/// # Errors
+///
+/// As those of [`measure_copies`].
+pub fn measure_batches<D: Device>(
+    device: &mut D,
+    sizes: &[u64],
+    total_bytes: u64,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<CopyPoint>, LinkError> {
+    measure(device, From::Host, Calls::Together, sizes, total_bytes, progress)
+}
+
+/// As [`measure_batches`], with sources on the device, as hits are gathered for prefill.
+///
+/// # Errors
+///
+/// As those of [`measure_copies`].
+pub fn measure_gathers<D: Device>(
+    device: &mut D,
+    sizes: &[u64],
+    total_bytes: u64,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<CopyPoint>, LinkError> {
+    measure(device, From::Device, Calls::Together, sizes, total_bytes, progress)
+}
+
+fn measure<D: Device>(
+    device: &mut D,
+    from: From,
+    calls: Calls,
+    sizes: &[u64],
+    total_bytes: u64,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<CopyPoint>, LinkError> {
+    let counts = counts(sizes, total_bytes)?;
+    let mut bench = Bench::new(device, from, &counts)?;
+    let (mut done, all) = (0, counts.len() as u64 * (1 + REPETITIONS));
+    let mut points = Vec::with_capacity(counts.len());
+    for (bytes, count) in counts {
+        let copies = bench.copies(bytes, count);
+        let mut passes = Vec::new();
+        for repetition in 0..=REPETITIONS {
+            let pass = bench.pass(calls, &copies)?;
+            if repetition > 0 {
+                passes.push(pass);
+            }
+            done += 1;
+            progress(done, all);
+        }
+        passes.sort_by(|one, other| one.seconds.total_cmp(&other.seconds));
+        let Pass { seconds, returned_seconds } = passes[passes.len() / 2];
+        points.push(CopyPoint { bytes, count, seconds, returned_seconds });
+    }
+    bench.end()?;
+    Ok(points)
+}
+
+/// Each size and how many copies there are of it.
+pub(super) fn counts(sizes: &[u64], total_bytes: u64) -> Result<Vec<(u64, u64)>, LinkError> {
+    let count = |&bytes: &u64| match bytes {
+        0 => Err(LinkError::NoBytes { total_bytes }),
+        bytes if bytes > total_bytes => Err(LinkError::TooWide { bytes, total_bytes }),
+        bytes => Ok((bytes, (total_bytes / bytes).min(COUNT_MAX))),
+    };
+    sizes.iter().map(count).collect()
+}
+
+/// What copies are measured with. Dropping it waits and gives everything back.
+pub(super) struct Bench<'d, D: Device> {
+    device: &'d mut D,
+    target: Option<Memory>,
+    source: Option<Memory>,
+    /// Registered.
+    pages: Option<Pages>,
+    stream: Option<Stream>,
+}
+
+impl<'d, D: Device> Bench<'d, D> {
+    /// Memory for the widest of the counts, on both sides.
+    pub(super) fn new(device: &'d mut D, from: From, counts: &[(u64, u64)]) -> Result<Self, LinkError> {
+        let bytes = counts.iter().map(|&(bytes, count)| bytes * count).max().unwrap_or(0);
+        // From here on, dropping gives back what was taken.
+        let mut bench = Self { device, target: None, source: None, pages: None, stream: None };
+        bench.target = Some(bench.device.allocate(bytes, 1)?);
+        match from {
+            From::Device => bench.source = Some(bench.device.allocate(bytes, 1)?),
+            From::Host => {
+                let mut pages = Pages::new(bytes)?;
+                fill(pages.words_mut());
+                // SAFETY: the pages stay until they are unregistered in `free`.
+                unsafe { bench.device.register(pages.base(), pages.bytes(), HostAccess::ReadWrite) }?;
+                bench.pages = Some(pages);
+            }
+        }
+        bench.stream = Some(bench.device.create_stream()?);
+        Ok(bench)
+    }
+
+    /// Copies from scattered sources to neighbouring targets; no two share a byte.
+    pub(super) fn copies(&self, bytes: u64, count: u64) -> Vec<RowCopy> {
+        let memory = self.target.expect("taken when this was made");
+        let copy = |index: u64| {
+            let offset = index * SCATTER % count * bytes;
+            let source: Source = match (&self.pages, self.source) {
+                (Some(pages), _) => HostSpan { base: pages.base().wrapping_add(offset as usize), stride: bytes }.into(),
+                (None, source) => {
+                    let memory = source.expect("taken when this was made");
+                    DeviceSpan { memory, offset, stride: bytes }.into()
+                }
+            };
+            let target = DeviceSpan { memory, offset: index * bytes, stride: bytes };
+            RowCopy { source, target, row_bytes: bytes, row_count: 1 }
+        };
+        (0..count).map(copy).collect()
+    }
+
+    /// Enqueues copies of [`copies`](Self::copies), and waits until they are done.
+    pub(super) fn pass(&mut self, calls: Calls, copies: &[RowCopy]) -> Result<Pass, DeviceError> {
+        let stream = self.stream.expect("taken when this was made");
+        let begin = Instant::now();
+        match calls {
+            Calls::Alone => {
+                for copy in copies {
+                    // SAFETY: the pages are written no more and stay until the stream has been synchronised (`free`).
+                    unsafe { self.device.copy_rows(stream, copy) }?;
+                }
+            }
+            Calls::Together => {
+                for copies in copies.chunks(BATCH_COUNT) {
+                    // SAFETY: as above.
+                    unsafe { self.device.copy_all(stream, copies) }.map_err(|error| error.source)?;
+                }
+            }
+        }
+        let returned = begin.elapsed();
+        self.device.synchronize(stream)?;
+        let seconds = begin.elapsed().as_secs_f64().max(TICK_SECONDS);
+        Ok(Pass { seconds, returned_seconds: returned.as_secs_f64() })
+    }
+
+    /// Gives everything back, and says what went wrong with that.
+    pub(super) fn end(mut self) -> Result<(), DeviceError> {
+        // `free` of the device has no way to tell, so it is asked.
+        self.free().and_then(|()| self.device.check())
+    }
+
+    fn free(&mut self) -> Result<(), DeviceError> {
+        let mut outcome = Ok(());
+        if let Some(stream) = self.stream.take() {
+            // Whatever it says, the copies read the pages no more.
+            outcome = self.device.synchronize(stream);
+            self.device.destroy_stream(stream);
+        }
+        if let Some(pages) = self.pages.take() {
+            outcome = outcome.and(self.device.unregister(pages.base()));
+        }
+        for memory in self.source.take().into_iter().chain(self.target.take()) {
+            self.device.free(memory);
+        }
+        outcome
+    }
+}
+
+impl<D: Device> Drop for Bench<'_, D> {
+    fn drop(&mut self) {
+        // What went wrong before is being told; see `end`.
+        let _ = self.free();
+    }
+}

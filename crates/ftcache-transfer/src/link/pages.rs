@@ -1,0 +1,57 @@
+//! Host memory in whole pages: what is registered is nobody else's.
+//!
+//! *Unsafe*, relying on nothing but the allocator.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
+
+use super::LinkError;
+
+/// Registered memory begins and ends with a page.
+const PAGE_BYTES: usize = 4096;
+/// What memory is filled with. Memory that was never written is one page of zeros to many systems, wherever it is read.
+const PATTERN: u64 = 0x5AA5_C33C_9669_0FF0;
+
+/// Pages of zeros, which take room once they are written.
+#[derive(Debug)]
+pub(super) struct Pages {
+    first: NonNull<u8>,
+    layout: Layout,
+}
+
+impl Pages {
+    /// So many bytes, rounded up to whole pages.
+    pub(super) fn new(bytes: u64) -> Result<Self, LinkError> {
+        let lack = || LinkError::HostMemory { bytes };
+        let rounded = usize::try_from(bytes.max(1)).ok().and_then(|bytes| bytes.checked_next_multiple_of(PAGE_BYTES));
+        let layout = Layout::from_size_align(rounded.ok_or_else(lack)?, PAGE_BYTES).map_err(|_| lack())?;
+        // SAFETY: the layout has at least a page.
+        let first = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(lack)?;
+        Ok(Self { first, layout })
+    }
+
+    pub(super) fn base(&self) -> *const u8 {
+        self.first.as_ptr()
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.layout.size() as u64
+    }
+
+    pub(super) fn words_mut(&mut self) -> &mut [u64] {
+        // SAFETY: the pages are ours, zeroed when they were allocated, aligned to more than a word, and borrowed for writing.
+        unsafe { std::slice::from_raw_parts_mut(self.first.as_ptr().cast(), self.layout.size() / size_of::<u64>()) }
+    }
+}
+
+/// Writes every word, so that its page is there.
+pub(super) fn fill(words: &mut [u64]) {
+    words.fill(PATTERN);
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: they were allocated with this layout.
+        unsafe { dealloc(self.first.as_ptr(), self.layout) };
+    }
+}

@@ -1,0 +1,185 @@
+//! Programs of decode and prefill mixed, by a seed: steps over changing streams, hybrid ones among them, chunks with steps
+//! in them, chunks given up, slots forgotten, rebuilt and brought back.
+
+use ftcache::policy::{Fetch, FetchRule};
+use ftcache::residency::Keep;
+use ftcache::{Error, ExpertId, FetchOrder, Geometry, Misses, Scope, Staging, Step, Stream, Streams};
+use ftcache_testkit::Rng;
+
+use crate::rig::{Rig, layer, padded, tagged_model};
+
+/// Of a hybrid step's misses, one.
+const ONE_MISS: Fetch = Fetch { rule: FetchRule::UpTo(1), most: None };
+
+/// A small geometry of one layout or of two.
+pub(crate) fn geometry(rng: &mut Rng) -> Geometry {
+    let (wide, narrow): ((&str, &[u64]), (&str, &[u64])) = (("wide", &[12, 2]), ("narrow", &[6, 0, 3]));
+    let layers: &[(&str, &[u64])] = match rng.below(3) {
+        0 => &[wide, wide, wide],
+        1 => &[wide, narrow, wide],
+        _ => &[narrow, wide, narrow, wide],
+    };
+    let model = tagged_model(3, 2, layers);
+    let scope = if rng.chance(3, 4) { Scope::Unified } else { Scope::PerLayer };
+    let most = 3 * layers.len() as u64;
+    let slots = most - rng.below(3);
+    let (gap, pad) = (rng.below(3), 4 * rng.below(3));
+    Geometry::new(model, padded(slots, scope, gap, 4, pad)).unwrap()
+}
+
+/// Two distinct streams, or one twice, of those there are.
+fn streams(rng: &mut Rng, streams: &[Stream]) -> Streams {
+    let pick = |rng: &mut Rng| streams[rng.below(streams.len() as u64) as usize];
+    Streams { compute: pick(rng), copy: pick(rng) }
+}
+
+fn stage_as(rng: &mut Rng, geometry: &Geometry) -> Staging {
+    match Staging::borrowed(geometry) {
+        Ok(staging) if rng.chance(3, 4) => {
+            if rng.chance(1, 4) {
+                staging.without_overlap()
+            } else {
+                staging
+            }
+        }
+        _ => Staging::dedicated(geometry, 1 + rng.below(2) as u32),
+    }
+}
+
+/// The chunk that is open.
+struct Chunk {
+    streams: Streams,
+    /// Layers to be staged yet.
+    left: Vec<u32>,
+    /// Layers in buffers, and whether they were waited for.
+    held: Vec<(u32, bool)>,
+    overlaps: bool,
+    padded: bool,
+}
+
+/// A random program of so many calls. What it decides depends on its seed alone.
+pub(crate) fn run(rig: &mut Rig, seed: u64, calls: u32) {
+    let mut rng = Rng::new(seed);
+    let rng = &mut rng;
+    let all = [Stream::DEFAULT, rig.stream(), rig.stream(), rig.stream()];
+    let one_key = |rig: &Rig| {
+        let model = rig.cache.geometry().model();
+        model.layers().iter().all(|layer| layer == &model.layers()[0])
+    };
+    let used = 2 + rng.below(3) as usize;
+    let mut chunk: Option<Chunk> = None;
+    let staging = stage_as(rng, rig.cache.geometry());
+    rig.calling("set_staging").set_staging(staging, rng.below(2) * 5).unwrap();
+    let layer_count = rig.cache.geometry().model().layer_count() as u64;
+    for _ in 0..calls {
+        let number = rng.below(layer_count) as u32;
+        match (rng.below(10), &mut chunk) {
+            (0..4, _) => step(rig, rng, &all[..used], number),
+            (4, None) if rng.chance(1, 2) => {
+                rig.cache.forget_layer(layer(number)).unwrap();
+            }
+            (4, None) if rng.chance(1, 3) => rebuild(rig, rng),
+            (4, None) => bring_back(rig, streams(rng, &all[..used])),
+            (_, None) => {
+                let streams = streams(rng, &all[..used]);
+                rig.calling("begin_chunk").begin_chunk(streams).unwrap();
+                let mut left: Vec<u32> = (0..layer_count as u32).collect();
+                (0..rng.below(2)).for_each(|_| left.rotate_left(1));
+                let overlaps = rig.cache.residency().staging().unwrap().buffer_count() == 2;
+                chunk = Some(Chunk { streams, left, held: Vec::new(), overlaps, padded: !one_key(rig) });
+            }
+            (_, Some(_)) => {
+                if advance(rig, rng, chunk.as_mut().unwrap()) {
+                    chunk = None;
+                }
+            }
+        }
+    }
+    if chunk.is_some() {
+        rig.calling("end_chunk").abandon_chunk().unwrap();
+    }
+    let last = rng.below(layer_count) as u32;
+    step(rig, rng, &all[..used], last);
+}
+
+/// A step that its pool has room for, of misses that are all fetched, or some.
+fn step(rig: &mut Rig, rng: &mut Rng, all: &[Stream], number: u32) {
+    let streams = streams(rng, all);
+    let width = 1 + rng.below(3) as usize;
+    let routes: Vec<u32> = (0..width).map(|_| rng.below(3) as u32).collect();
+    let mut step = Step::new(layer(number));
+    if rng.chance(1, 5) {
+        step.misses = Misses::Hybrid { fetch: ONE_MISS, order: FetchOrder::LowestId };
+    }
+    match rig.load(streams, step, &routes) {
+        Ok(slots) => assert_eq!(slots.len(), routes.len()),
+        // Too few slots, or too few that no buffer lies on.
+        Err(error) => assert!(matches!(error, Error::Ensure(_)), "{error}"),
+    }
+}
+
+/// The next call of a chunk. Returns whether it was the last.
+fn advance(rig: &mut Rig, rng: &mut Rng, chunk: &mut Chunk) -> bool {
+    // In the middle of it.
+    if rng.chance(1, 12) {
+        rig.calling("end_chunk").abandon_chunk().unwrap();
+        return true;
+    }
+    let room = if chunk.overlaps { 2 } else { 1 };
+    if !chunk.left.is_empty() && chunk.held.len() < room && rng.chance(2, 3) {
+        let number = chunk.left.remove(0);
+        let cache = rig.calling("prefetch");
+        if chunk.overlaps { cache.prefetch(layer(number)) } else { cache.materialize(layer(number)) }.unwrap();
+        chunk.held.push((number, false));
+        return false;
+    }
+    match chunk.held.first().copied() {
+        Some((number, false)) => {
+            let buffer = rig.calling("wait").wait(layer(number)).unwrap();
+            rig.look_at_staged(chunk.streams.compute, number, buffer, chunk.padded);
+            chunk.held[0].1 = true;
+        }
+        Some((number, true)) => {
+            rig.calling("release").release(layer(number)).unwrap();
+            chunk.held.remove(0);
+        }
+        None if chunk.left.is_empty() || rng.chance(1, 3) => {
+            rig.calling("end_chunk").end_chunk().unwrap();
+            return true;
+        }
+        None => {}
+    }
+    false
+}
+
+/// Everybody out and in again, to other slots.
+fn bring_back(rig: &mut Rig, streams: Streams) {
+    let residents = rig.cache.residents(7);
+    rig.cache.reset();
+    rig.calling("bring_back").bring_back(streams, &residents, 7).unwrap();
+    look_at_residents(rig, streams.compute);
+}
+
+/// A kernel that reads every slot.
+fn look_at_residents(rig: &mut Rig, compute: Stream) {
+    for number in 0..rig.cache.geometry().model().layer_count() as u32 {
+        for expert in 0..3 {
+            if let Some(slot) = rig.cache.residency().slot_of(layer(number), ExpertId::new(expert)) {
+                rig.look_at_slots(compute, number, &[expert], &[slot]);
+            }
+        }
+    }
+}
+
+fn rebuild(rig: &mut Rig, rng: &mut Rng) {
+    let (model, constraints) = (rig.cache.geometry().model().clone(), rig.cache.geometry().constraints().clone());
+    let most = 3 * model.layer_count() as u64;
+    let budget = ftcache::Budget::Slots(most - rng.below(3));
+    let geometry = Geometry::new(model, ftcache::Constraints { budget, ..constraints }).unwrap();
+    let most_bytes = if rng.chance(3, 4) { u64::MAX } else { 0 };
+    let report = rig.calling("rebuild").rebuild(geometry, Keep::WhatFits, most_bytes).unwrap();
+    if report.staging.is_none_or(|staging| staging.is_err()) {
+        let staging = Staging::dedicated(rig.cache.geometry(), 2);
+        rig.cache.set_staging(staging, 0).unwrap();
+    }
+}
