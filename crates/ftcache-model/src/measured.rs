@@ -23,7 +23,8 @@
 //! ```
 //!
 //! A point without `cpu_bytes_per_second` says that the CPU has no code for the quantisation; one without `contended`
-//! that both were measured alone. A key that is not known is refused here, as it may be one of these misspelt.
+//! that both were measured alone. A `"note"` beside the device is for people: how the points were measured. A key that is not
+//! known is refused here, as it may be one of these misspelt.
 
 use std::path::{Path, PathBuf};
 
@@ -79,6 +80,9 @@ struct ProfileFile {
 #[serde(deny_unknown_fields)]
 struct RatesFile {
     device: String,
+    /// For people only.
+    #[serde(default, rename = "note")]
+    _note: Option<String>,
     points: Vec<PointFile>,
 }
 
@@ -135,7 +139,7 @@ pub fn read_rates(path: &Path) -> Result<Rates, MeasuredError> {
 ///
 /// As those of [`read_rates`], but for the file itself.
 pub fn parse_rates(path: &Path, json: &[u8]) -> Result<Rates, MeasuredError> {
-    let RatesFile { device, points } = parse(path, json)?;
+    let RatesFile { device, points, _note: _ } = parse(path, json)?;
     let point = |point: PointFile| Point {
         tag: point.tag.into_bytes(),
         expert_bytes: point.expert_bytes,

@@ -42,6 +42,16 @@ fn rates_are_read() {
 }
 
 #[test]
+fn a_note_beside_rates_is_for_people() {
+    let noted = RATES.replacen("\"points\"", "\"note\": \"cpu rates are those of memory reads\", \"points\"", 1);
+    assert_eq!(rates(&noted), rates(RATES));
+    let misspelt = rates(&noted.replacen("\"note\"", "\"notes\"", 1)).unwrap_err();
+    insta::assert_snapshot!(misspelt, @"");
+    let number = rates(&noted.replacen("\"cpu rates are those of memory reads\"", "7", 1)).unwrap_err();
+    insta::assert_snapshot!(number, @"");
+}
+
+#[test]
 fn what_is_no_profile_is_refused() {
     let counts = |counts: &str| profile(&format!(r#"{{ "model": "m", "expert_counts": {counts} }}"#)).unwrap_err();
     let mut errors = vec![

@@ -119,9 +119,7 @@ impl Cache {
         if step.token.is_some() && self.answers.recall(&step, routes, &self.map, plan)? {
             return Ok(Ticket { cache: self, plan, open: true });
         }
-        if !self.flights.is_empty() && step.misses == Misses::Fetched {
-            self.check_none_in_flight(step.layer, routes)?;
-        }
+        self.check_none_in_flight(&step, routes)?;
         let admission = Admission {
             number: self.next_step()?,
             step: &step,
@@ -137,6 +135,7 @@ impl Cache {
             return Err(error);
         }
         self.step += 1;
+        self.flights.offered = None;
         self.answers.forget(step.layer);
         if step.phase == Phase::Verify && !step.continues && !self.verified.is_empty() {
             self.verified[step.layer.index()].close();
@@ -145,7 +144,12 @@ impl Cache {
     }
 
     /// A step whose misses are all fetched cannot have a row that is on its way.
-    fn check_none_in_flight(&self, layer: LayerId, routes: &[ExpertId]) -> Result<(), EnsureError> {
+    #[inline]
+    pub(crate) fn check_none_in_flight(&self, step: &Step, routes: &[ExpertId]) -> Result<(), EnsureError> {
+        if self.flights.is_empty() || step.misses != Misses::Fetched {
+            return Ok(());
+        }
+        let layer = step.layer;
         let experts = self.map.layer(layer);
         let in_flight = |route: &ExpertId| {
             let known = experts.get(route.index());
@@ -291,7 +295,7 @@ impl Cache {
     pub fn forget(&mut self, pool: PoolId, slot: SlotId) -> Option<(LayerId, ExpertId)> {
         let owner = self.expert_of(pool, slot);
         self.free(pool, slot, Absence::Freed);
-        self.answers.forget_all();
+        self.forget_answers();
         owner
     }
 
@@ -311,7 +315,7 @@ impl Cache {
             }
         }
         self.lose_flights_of(layer, Absence::Freed);
-        self.answers.forget_all();
+        self.forget_answers();
         Ok(freed)
     }
 
@@ -322,7 +326,13 @@ impl Cache {
                 self.free(pool, slot, Absence::Freed);
             }
         }
+        self.forget_answers();
+    }
+
+    /// After something was freed: no answer holds any more, and no step has slots to be spared.
+    pub(crate) fn forget_answers(&mut self) {
         self.answers.forget_all();
+        self.flights.offered = None;
     }
 
     /// Whether the slot was in use.
@@ -378,6 +388,7 @@ impl Cache {
             return;
         }
         if let Misses::Hybrid { .. } = plan.step.misses {
+            self.flights.offered = Some(plan.number);
             self.carried[layer.index()] = plan.carried;
             self.map.leave_to_cpu(layer, plan.cpu_experts().flatten());
             if plan.phase() == Phase::Decode {
@@ -417,7 +428,7 @@ impl Cache {
         for copy in plan.copies() {
             self.free(plan.pool, copy.slot, Absence::Freed);
         }
-        self.answers.forget_all();
+        self.forget_answers();
     }
 }
 

@@ -17,31 +17,31 @@ use std::fmt;
 use ftcache_policy::{ExpertId, FlatExpertId, LayerId, PoolId, SlotId};
 
 use crate::map::Absence;
-use crate::{Cache, Copy, Misses, Plan, Run, runs};
+use crate::{Cache, Copy, Plan, Run, runs};
 
 /// Later copies that cannot be planned. Nothing has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LateError {
-    /// Another step was admitted since: its slots could be taken from under it.
+    /// Nothing may lie between a hybrid step and its later copies, or slots that it uses could be taken: no other step,
+    /// nothing that frees slots, no chunk begun or ended, no rebuild, and no later copies before.
     NotTheLastStep {
         /// The step of the plan.
         step: u64,
-        /// The last step.
-        last: u64,
-    },
-    /// All misses of the step were fetched, or are to be: it left none to a CPU.
-    NotHybrid {
-        /// The layer.
-        layer: LayerId,
+        /// The hybrid step that is the last call, if there is one.
+        last: Option<u64>,
     },
 }
 
 impl fmt::Display for LateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotTheLastStep { step, last } => write!(f, "step {step} is not the last one, which is {last}"),
-            Self::NotHybrid { layer } => write!(f, "the step of layer {layer} left no misses to a CPU"),
+            Self::NotTheLastStep { step, last: Some(last) } => {
+                write!(f, "step {step} is not the last call, which is hybrid step {last}")
+            }
+            Self::NotTheLastStep { step, last: None } => {
+                write!(f, "step {step} is not the last call, or not a hybrid step")
+            }
         }
     }
 }
@@ -77,6 +77,8 @@ pub(crate) struct Flights {
     slots: Vec<InFlight>,
     last: u64,
     stats: LateStats,
+    /// The hybrid step that was committed, as long as nothing has happened since.
+    pub(crate) offered: Option<u64>,
 }
 
 impl Flights {
@@ -86,7 +88,7 @@ impl Flights {
 
     /// No slot is in flight, and numbers go on.
     pub(crate) fn grounded(&self) -> Self {
-        Self { slots: Vec::new(), last: self.last, stats: LateStats::default() }
+        Self { last: self.last, ..Self::default() }
     }
 
     fn find(&self, pool: PoolId, slot: SlotId) -> Option<usize> {
@@ -148,12 +150,12 @@ impl Cache {
     /// Takes slots for up to `most` of the misses that a hybrid step has just left to the CPU, in the order in which the
     /// step would have fetched them. No slot that the step uses is taken.
     ///
-    /// The step's own plan is to be committed and the last one. When a copy lands is a matter of time, so two ranks that
-    /// see the same routes need not stay alike.
+    /// The step's own plan is to be committed, and this to be the next call, once. When a copy lands is a matter of time,
+    /// so two ranks that see the same routes need not stay alike.
     ///
     /// # Errors
     ///
-    /// A step that was not the last one, or that was not hybrid.
+    /// A step that was not the last call, or that was not hybrid.
     pub fn fetch_later<'a>(
         &'a mut self,
         plan: &Plan,
@@ -161,12 +163,11 @@ impl Cache {
         late: &'a mut LatePlan,
     ) -> Result<LateTicket<'a>, LateError> {
         let (layer, pool) = (plan.layer(), plan.pool());
-        if plan.number != self.step {
-            return Err(LateError::NotTheLastStep { step: plan.number, last: self.step });
+        let last = self.flights.offered;
+        if last != Some(plan.number) {
+            return Err(LateError::NotTheLastStep { step: plan.number, last });
         }
-        if plan.step.misses == Misses::Fetched {
-            return Err(LateError::NotHybrid { layer });
-        }
+        self.flights.offered = None;
         self.flights.last += 1;
         (late.flight, late.layer, late.pool) = (self.flights.last, layer, pool);
         late.copies.clear();

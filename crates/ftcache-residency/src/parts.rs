@@ -2,6 +2,7 @@
 
 use ftcache_policy::{ExpertId, FlatExpertId, LayerId};
 
+use crate::map::Absence;
 use crate::pool::check_ids;
 use crate::{Cache, EnsureError, Step};
 
@@ -73,6 +74,7 @@ impl Cache {
         let layer = parts.step.layer;
         let pool = self.pool_of(layer)?;
         check_ids(layer, routes, self.expert_count())?;
+        self.check_none_in_flight(&parts.step, routes)?;
         let recency = &self.pools[pool.index()].recency;
         let (slot_count, withheld) = (recency.slot_count(), recency.withheld());
         let experts = self.map.layer(layer);
@@ -107,7 +109,9 @@ impl Cache {
             }
             part_of[expert] = part;
             room = room.saturating_sub(1);
-            pinned += u32::from(pins.is_marked(FlatExpertId::from_index(first + expert)));
+            // The slot of one that is on its way is out of the others' reach already.
+            let in_flight = experts[expert].place.absence() == Some(Absence::InFlight);
+            pinned += u32::from(pins.is_marked(FlatExpertId::from_index(first + expert)) && !in_flight);
         });
         if !fits {
             return self.pools[pool.index()].check_width(layer, routes, &self.map, &mut self.scratch.experts);

@@ -240,6 +240,7 @@ impl Cache {
             }
             self.answers.forget_all();
         }
+        self.flights.offered = None;
         self.prefill.staging = Some(staging);
         self.prefill.staged.fill(false);
         self.prefill.chunk = Some(chunk);
@@ -359,6 +360,7 @@ impl Cache {
     /// No chunk is open.
     pub fn abandon_chunk(&mut self) -> Result<ChunkReport, StageError> {
         let chunk = self.prefill.chunk.take().ok_or(StageError::NoChunk)?;
+        self.flights.offered = None;
         for pool in &mut self.pools {
             pool.recency.withhold(0);
         }

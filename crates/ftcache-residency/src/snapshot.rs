@@ -271,7 +271,7 @@ impl Cache {
         let last_stamp = self.step.checked_add(residents.experts.len() as u64);
         let counted = last_stamp.filter(|&stamp| stamp <= Recency::LAST_STEP);
         self.step = counted.ok_or(SnapshotError::LastStep(EnsureError::LastStep { step: self.step }))?;
-        self.answers.forget_all();
+        self.forget_answers();
         placements.clear();
         for index in 0..self.pools.len() {
             self.fill_pool(index, residents, first_stamp, placements);
@@ -328,7 +328,7 @@ impl Drop for BringBackTicket<'_> {
             for placement in self.placements {
                 self.cache.free(placement.pool, placement.slot, Absence::Freed);
             }
-            self.cache.answers.forget_all();
+            self.cache.forget_answers();
         }
     }
 }

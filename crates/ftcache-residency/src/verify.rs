@@ -79,6 +79,7 @@ impl Cache {
 
         let number = number?;
         self.step = number;
+        self.flights.offered = None;
         verified.is_open = false;
         let experts = self.map.layer(layer);
         let recency = &mut self.pools[pool.index()].recency;

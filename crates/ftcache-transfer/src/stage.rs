@@ -14,7 +14,7 @@
 //! Bytes of another layout are never left where a kernel may look: gaps and pads of a buffer are zeroed when it is filled,
 //! and what a chunk leaves on slots when it ends.
 
-use ftcache_policy::{BankId, PoolId, SlotRange, Staging};
+use ftcache_policy::{BankId, PoolId, SlotRange, StageRange, Staging};
 use ftcache_residency::StagePlan;
 
 use crate::apply::{Copies, create_events};
@@ -29,8 +29,21 @@ pub(crate) struct Stage {
     dedicated: Vec<Option<Memory>>,
     events: StageEvents,
     /// `holds[buffer]`: whose layout the buffer was last filled with.
-    holds: [Option<PoolId>; 2],
+    holds: [Holds; 2],
+    /// `layouts[buffer][pool]`: whose layouts the buffer was filled with in this chunk.
+    layouts: [Vec<bool>; 2],
     chunk: Option<OpenChunk>,
+}
+
+/// What lies in a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Holds {
+    /// What was there before any fill: zeros, or the slots under it.
+    Nothing,
+    /// Rows of a pool's layout.
+    Layer(PoolId),
+    /// A fill that failed may have left anything.
+    Anything,
 }
 
 #[derive(Debug)]
@@ -53,15 +66,20 @@ struct OpenChunk {
     filled: [bool; 2],
     /// Whether a step has copied over another stream since the last fill.
     loaded: bool,
-    /// `layouts[buffer][pool]`: whose layouts the buffer was filled with.
-    layouts: [Vec<bool>; 2],
 }
 
 impl Stage {
     fn new(device: &mut impl Device, staging: Staging, alignment: u64) -> Result<Self, DeviceError> {
         let [begun, ready0, ready1, released0, released1, loaded] = create_events(device)?;
         let events = StageEvents { begun, ready: [ready0, ready1], released: [released0, released1], loaded };
-        let mut stage = Self { staging, dedicated: Vec::new(), events, holds: [None; 2], chunk: None };
+        let mut stage = Self {
+            staging,
+            dedicated: Vec::new(),
+            events,
+            holds: [Holds::Nothing; 2],
+            layouts: Default::default(),
+            chunk: None,
+        };
         for bytes in stage.staging.added_bytes() {
             match (bytes > 0).then(|| device.allocate(bytes, alignment)).transpose() {
                 Ok(memory) => stage.dedicated.push(memory),
@@ -163,9 +181,12 @@ impl<D: Device> Loader<D> {
             self.device.record(stage.events.begun, streams.compute)?;
             self.device.wait(streams.copy, stage.events.begun)?;
         }
-        let layouts = [vec![false; pool_count], vec![false; pool_count]];
+        for layouts in &mut stage.layouts {
+            layouts.clear();
+            layouts.resize(pool_count, false);
+        }
         let (unawaited, released, filled) = ([false; 2], [false; 2], [false; 2]);
-        stage.chunk = Some(OpenChunk { streams, unawaited, released, filled, loaded: false, layouts });
+        stage.chunk = Some(OpenChunk { streams, unawaited, released, filled, loaded: false });
         Ok(())
     }
 
@@ -196,15 +217,15 @@ impl<D: Device> Loader<D> {
         }
         // From here on something may be on its way, whatever fails below.
         (chunk.filled[buffer], chunk.unawaited[buffer]) = (true, true);
-        chunk.layouts[buffer][pool.index()] = true;
-        let holds = stage.holds[buffer].replace(pool);
+        stage.layouts[buffer][pool.index()] = true;
+        let holds = std::mem::replace(&mut stage.holds[buffer], Holds::Layer(pool));
         let ready = events.ready[buffer];
 
         let mut copies = std::mem::take(&mut self.copies);
         copies.clear();
         let bytes = self.push_stage(&mut copies, plan);
         let mut outcome = Ok(());
-        if holds != Some(pool) {
+        if self.may_hold_another(holds, pool, buffer) {
             outcome = self.clear_around(copy, pool, buffer).map_err(|(bank, error)| failed(Some(bank), error));
         }
         if outcome.is_ok() {
@@ -212,7 +233,7 @@ impl<D: Device> Loader<D> {
         }
         self.copies = copies;
         if outcome.is_err() {
-            self.open_chunk().map_err(at_fence)?.1.holds[buffer] = None;
+            self.open_chunk().map_err(at_fence)?.1.holds[buffer] = Holds::Anything;
         }
         // After a copy that failed, too: what is on its way must have landed before the buffer is used for anything.
         outcome.and(self.device.record(ready, copy).map_err(at_fence)).map(|()| bytes)
@@ -250,6 +271,31 @@ impl<D: Device> Loader<D> {
             }
         }
         (fetched, gathered)
+    }
+
+    /// Whether bytes of another layout may lie in a buffer that is filled with a layer of a pool.
+    fn may_hold_another(&self, holds: Holds, pool: PoolId, buffer: usize) -> bool {
+        let places = self.places.as_ref().expect("a chunk is open");
+        let staging = &places.stage.as_ref().expect("a chunk is open").staging;
+        match holds {
+            Holds::Anything => true,
+            Holds::Layer(before) => !self.is_alike(before, pool),
+            Holds::Nothing if !staging.is_borrowed() => false,
+            Holds::Nothing => {
+                let fits = |(bank, range): (BankId, &StageRange)| {
+                    let begin = range.buffer_stride * buffer as u64;
+                    self.fits_slots(bank, (begin, begin + range.buffer_stride), |staged| staged == pool.index())
+                };
+                !self.geometry.model().bank_ids().zip(staging.ranges()).all(fits)
+            }
+        }
+    }
+
+    /// Whether rows of two pools look alike: of one layout, at one stride.
+    fn is_alike(&self, one: PoolId, other: PoolId) -> bool {
+        let strides = |pool: PoolId| self.geometry.pool(pool).ranges().iter().map(|range| range.stride);
+        let key = |pool: PoolId| self.geometry.model().layer(self.geometry.pool(pool).layers()[0]);
+        key(one) == key(other) && strides(one).eq(strides(other))
     }
 
     /// Zeros over the gaps between the rows of a buffer and over the pad after them, which hold another layout's bytes.
@@ -312,6 +358,10 @@ impl<D: Device> Loader<D> {
     ///
     /// No chunk is open, or the device's own: the chunk is open still.
     pub fn end_chunk(&mut self) -> Result<(), DeviceError> {
+        // Steps in the chunk may have had another compute stream: those after it come behind this one.
+        let (_, stage) = self.open_chunk()?;
+        let compute = stage.chunk.as_ref().expect("it is open").streams.compute;
+        self.take_over(compute)?;
         for buffer in [0, 1] {
             self.await_staged(buffer)?;
         }
@@ -320,14 +370,15 @@ impl<D: Device> Loader<D> {
         stage.chunk = None;
         if stage.staging.is_borrowed() {
             // Slots are filled over it next.
-            stage.holds = [None; 2];
+            stage.holds = [Holds::Nothing; 2];
         }
         Ok(())
     }
 
     /// Zeros over borrowed buffers that hold rows which the slots under them could not hold.
     fn clear_slots(&mut self) -> Result<(), DeviceError> {
-        let Ok(Places { arenas, stage: Some(Stage { staging, chunk: Some(chunk), .. }) }) = &self.places else {
+        let Ok(Places { arenas, stage: Some(Stage { staging, layouts, chunk: Some(chunk), .. }) }) = &self.places
+        else {
             return Err(misuse("no chunk is open"));
         };
         if !staging.is_borrowed() {
@@ -338,7 +389,7 @@ impl<D: Device> Loader<D> {
                 let Some(memory) = arenas.memory(bank) else { continue };
                 let begin = range.buffer_stride * buffer as u64;
                 let end = (begin + range.buffer_stride).min(self.geometry.arena_bytes()[bank.index()]);
-                if begin < end && !self.fits_slots(bank, (begin, end), &chunk.layouts[buffer]) {
+                if begin < end && !self.fits_slots(bank, (begin, end), |pool| layouts[buffer][pool]) {
                     let span = DeviceSpan { memory, offset: begin, stride: end - begin };
                     self.device.clear_rows(chunk.streams.compute, &span, end - begin, 1)?;
                 }
@@ -348,23 +399,20 @@ impl<D: Device> Loader<D> {
     }
 
     /// Whether rows of these pools' layouts, from `begin` on, lie just as the rows of the slots there would.
-    fn fits_slots(&self, bank: BankId, (begin, end): (u64, u64), layouts: &[bool]) -> bool {
+    fn fits_slots(&self, bank: BankId, (begin, end): (u64, u64), staged: impl Fn(usize) -> bool) -> bool {
         let pools = self.geometry.pools();
-        let key = |pool: usize| self.geometry.model().layer(pools[pool].layers()[0]);
         let range = |pool: usize| pools[pool].ranges()[bank.index()];
-        let staged = || (0..pools.len()).filter(|&pool| layouts[pool] && range(pool).row_bytes > 0);
+        let layers = || (0..pools.len()).filter(|&pool| staged(pool) && range(pool).row_bytes > 0);
         (0..pools.len()).all(|under| {
             let slots = range(under);
             let past = slots.offset + slots.stride * u64::from(pools[under].slot_count());
             let outside = slots.row_bytes == 0 || past + slots.tail_pad_bytes <= begin || end <= slots.offset;
             // A pool that ends under the buffer has rows on its pad.
             let like = |pool: usize| {
-                key(pool) == key(under)
-                    && begin >= slots.offset
-                    && (begin - slots.offset) % slots.stride == 0
-                    && past >= end
+                let alike = self.is_alike(PoolId::from_index(pool), PoolId::from_index(under));
+                alike && begin >= slots.offset && (begin - slots.offset) % slots.stride == 0 && past >= end
             };
-            outside || staged().all(like)
+            outside || layers().all(like)
         })
     }
 

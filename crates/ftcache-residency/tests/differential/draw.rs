@@ -103,11 +103,20 @@ pub(crate) fn random_operations(rng: &mut Rng, shape: &Shape, count: usize) -> V
     let mut on = Switches::new(rng);
     // Only hybrid steps leave anything.
     on.flights = on.hybrid && rng.chance(3, 4);
-    let usual = random_hybrid(rng);
+    let mut usual = random_hybrid(rng);
+    if on.flights && rng.chance(2, 3) {
+        usual = leaving_much(rng);
+    }
     let layer_count = shape.pool_of_layer.len();
     let (with_token, verified) = (vec![None; layer_count + 1], vec![Vec::new(); layer_count + 1]);
     let mut draw = Draw { rng, shape, on, usual, with_token, verified, soon: VecDeque::new(), script: VecDeque::new() };
     (0..count).map(|_| draw.next()).collect()
+}
+
+/// A rule by which steps fetch next to nothing.
+fn leaving_much(rng: &mut Rng) -> Misses {
+    let fetch = Fetch { rule: FetchRule::UpTo(rng.below(3) as u32), most: None };
+    Misses::Hybrid(fetch, if rng.chance(2, 3) { Order::Recency } else { Order::LowestId })
 }
 
 fn random_hybrid(rng: &mut Rng) -> Misses {
@@ -158,8 +167,8 @@ impl Draw<'_> {
                 1 => Operation::SkipTo(u64::MAX),
                 _ => Operation::SkipTo(LAST_STEP - 2 - self.rng.below(12)),
             },
-            17 | 18 if self.on.flights => self.fetch_later(),
-            19..=22 if self.on.flights => self.land(),
+            17 if self.on.flights => self.fetch_later(),
+            18..=22 if self.on.flights => self.land(),
             _ => {
                 let step = self.step(layer);
                 if self.on.flights {
@@ -207,19 +216,20 @@ impl Draw<'_> {
     }
 
     fn fetch_later(&mut self) -> Operation {
-        let widest = one_of(self.rng, &[2, 4, 12, 90]);
+        let widest = one_of(self.rng, &[1, 3, 12, 90]);
+        let most = if self.rng.chance(1, 16) { 0 } else { 1 + self.rng.below(widest) as usize };
         let end = match self.rng.below(12) {
             0 if self.on.aborts => LateEnd::Abort,
             1 if self.on.aborts => LateEnd::Drop,
             2 if self.on.aborts => LateEnd::Fail,
             _ => LateEnd::Commit,
         };
-        Operation::FetchLater { most: self.rng.below(widest) as usize, end }
+        Operation::FetchLater { most, end }
     }
 
     fn land(&mut self) -> Operation {
-        let furthest = one_of(self.rng, &[1, 3, 10, 60]);
-        Operation::Land(self.rng.below(furthest) as usize)
+        let furthest = one_of(self.rng, &[1, 2, 4, 40]);
+        Operation::Land { back: self.rng.below(furthest) as usize, is_up: self.rng.chance(3, 4) }
     }
 
     fn layer(&mut self) -> u32 {

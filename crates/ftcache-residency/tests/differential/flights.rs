@@ -12,8 +12,8 @@ pub(crate) struct Flights {
     plan: LatePlan,
     /// What the pair's plan was for, if it was committed.
     last: Option<(Step, Answer)>,
-    /// Every number there was.
-    numbers: Vec<u64>,
+    /// Every number there was, and whether it has not landed.
+    numbers: Vec<(u64, bool)>,
 }
 
 impl Flights {
@@ -35,7 +35,7 @@ impl Pair {
         match (ours, wanted) {
             (Ok(()), Ok(late)) => {
                 self.same_late(step.layer, &late)?;
-                self.flights.numbers.push(late.flight);
+                self.flights.numbers.push((late.flight, !late.copies.is_empty()));
                 match end {
                     LateEnd::Commit => {}
                     LateEnd::Fail => self.model.fail_late(late),
@@ -56,7 +56,11 @@ impl Pair {
     fn same_late(&self, layer: u32, wanted: &LateAnswer) -> Outcome {
         let plan = &self.flights.plan;
         same("flight", plan.flight(), wanted.flight)?;
-        same("number of a flight before", self.flights.numbers.contains(&plan.flight()), false)?;
+        same(
+            "number of a flight before",
+            self.flights.numbers.iter().any(|&(number, _)| number == plan.flight()),
+            false,
+        )?;
         let pool = self.pool_of_layer[layer as usize].expect("the step was admitted");
         same("layer and pool", (plan.layer().get(), plan.pool().get()), (layer, pool))?;
         let copies = plan.copies().iter().map(|copy| (copy.slot.get(), copy.row.get())).collect();
@@ -64,10 +68,14 @@ impl Pair {
         compare::same_runs(plan.runs(), &wanted.copies)
     }
 
-    pub(crate) fn land(&mut self, back: usize) -> Outcome {
-        let numbers = &self.flights.numbers;
-        let last = numbers.last().copied().unwrap_or(0);
-        let flight = numbers.iter().rev().nth(back).copied().unwrap_or(last + 1);
+    pub(crate) fn land(&mut self, back: usize, is_up: bool) -> Outcome {
+        let numbers = &mut self.flights.numbers;
+        let stray = numbers.last().map_or(0, |(last, _)| last + 1);
+        let mut candidates = numbers.iter_mut().rev().filter(|(_, up)| *up || !is_up);
+        let flight = candidates.nth(back).map_or(stray, |(number, up)| {
+            *up = false;
+            *number
+        });
         same("landed", self.cache.land(flight), self.model.land(flight))
     }
 }

@@ -44,8 +44,12 @@ pub(crate) enum Operation {
         most: usize,
         end: LateEnd,
     },
-    /// Lands a flight, counted back from the last there was; or, beyond the first, one that there never was.
-    Land(usize),
+    /// Lands a flight, counted back from the last there was, or from the last that has not landed; or, beyond the first,
+    /// one that there never was.
+    Land {
+        back: usize,
+        is_up: bool,
+    },
     Accept {
         layer: u32,
         accepted: Vec<u32>,

@@ -77,7 +77,7 @@ impl Pair {
             Operation::Ensure(step, end) => self.ensure(step, *end)?,
             Operation::Parts { step, ends, accepted } => self.in_parts(step, ends, accepted.as_deref())?,
             Operation::FetchLater { most, end } => self.fetch_later(*most, *end)?,
-            Operation::Land(back) => self.land(*back)?,
+            Operation::Land { back, is_up } => self.land(*back, *is_up)?,
             Operation::Accept { layer, accepted } => self.accept(*layer, accepted)?,
             Operation::Pin { experts, unpinned } => {
                 let ours = self.cache.pin(&ids(experts), *unpinned);

@@ -253,15 +253,24 @@ impl Subscriber for Warnings {
     fn exit(&self, _: &span::Id) {}
 }
 
+/// A batch that is refused, and two that are not tried.
+fn refused_batch() {
+    let world = CudaWorld::emulated(seeded(9));
+    let mut it = Fixture::new(world.device());
+    emulated(&world).set_batch(Batch::Fails { code: 801 });
+    let copies = [0, WIDE].map(|at| it.copy(at, WIDE));
+    (0..3).for_each(|_| copy_all(&mut it.device, it.stream, &copies).unwrap());
+}
+
 #[test]
 fn a_refusal_is_logged_once_with_its_reason() {
+    // `tracing` asks whoever comes first to a place whether it is of interest, and other tests' threads have nobody who
+    // listens. So the place is known beforehand, and asked for again.
+    refused_batch();
     let warnings = Warnings::default();
     tracing::subscriber::with_default(warnings.clone(), || {
-        let world = CudaWorld::emulated(seeded(9));
-        let mut it = Fixture::new(world.device());
-        emulated(&world).set_batch(Batch::Fails { code: 801 });
-        let copies = [0, WIDE].map(|at| it.copy(at, WIDE));
-        (0..3).for_each(|_| copy_all(&mut it.device, it.stream, &copies).unwrap());
+        tracing::callsite::rebuild_interest_cache();
+        refused_batch();
     });
     let texts = warnings.0.lock().unwrap().clone();
     assert_eq!(texts.len(), 1, "{texts:?}");

@@ -180,8 +180,8 @@ fn call_with(world: &CudaWorld, engine: &Engine, call: Call, fault: Option<(&str
     }
     // What it says is for others to test.
     let _ = call(&mut it);
-    assert_eq!(raw::contexts(engine.raw), stack, "{fault:?}");
     let made = calls().zip(starts).map(|(name, start)| (name, device.calls(name) - start)).collect();
+    assert_eq!(raw::contexts(engine.raw), stack, "{fault:?}");
     drop(it.device);
     assert_eq!(raw::contexts(engine.raw), stack, "{fault:?}, dropped");
     if fault.is_none_or(|(name, _)| !RELEASES.contains(&name)) {

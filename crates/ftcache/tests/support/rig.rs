@@ -70,7 +70,7 @@ pub(crate) struct Rig {
 }
 
 /// How much looks may take between two comparisons.
-const SCRATCH_BYTES: u64 = 32 << 10;
+pub(crate) const SCRATCH_BYTES: u64 = 32 << 10;
 const PAGE_BYTES: usize = 4096;
 
 impl Rig {
