@@ -6,6 +6,7 @@
 mod inspect;
 mod plan;
 mod plan_report;
+mod probe;
 mod replay;
 mod table;
 
@@ -30,6 +31,8 @@ enum Command {
     Plan(Box<plan::Arguments>),
     /// Drive a cache with recorded routing: move generated rows, check every slot, count hits
     Replay(replay::Arguments),
+    /// Measure the link to a device and the CPU's memory, and write the rates that `plan` reads
+    Probe(probe::Arguments),
 }
 
 /// Which layers share a pool of slots.
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Command::Inspect(arguments) => inspect::run(&arguments, &mut out),
         Command::Plan(arguments) => plan::run(&arguments, &mut out),
         Command::Replay(arguments) => replay::run(&arguments, &mut out),
+        Command::Probe(arguments) => probe::run(&arguments, &mut out),
     };
     // A reader that has seen enough, such as `head`, is no error.
     let written = std::io::stdout().write_all(out.as_bytes());

@@ -311,7 +311,7 @@ fn check_memory(needed: u64, available: Option<u64>) -> Result<(), String> {
 }
 
 /// Memory that can be used without swapping, where the system says so.
-fn available_bytes() -> Option<u64> {
+pub(crate) fn available_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)

@@ -46,9 +46,9 @@ fn a_note_beside_rates_is_for_people() {
     let noted = RATES.replacen("\"points\"", "\"note\": \"cpu rates are those of memory reads\", \"points\"", 1);
     assert_eq!(rates(&noted), rates(RATES));
     let misspelt = rates(&noted.replacen("\"note\"", "\"notes\"", 1)).unwrap_err();
-    insta::assert_snapshot!(misspelt, @"");
+    insta::assert_snapshot!(misspelt, @"r.json: unknown field `notes`, expected one of `device`, `note`, `points` at line 1 column 29");
     let number = rates(&noted.replacen("\"cpu rates are those of memory reads\"", "7", 1)).unwrap_err();
-    insta::assert_snapshot!(number, @"");
+    insta::assert_snapshot!(number, @"r.json: invalid type: integer `7`, expected a string at line 1 column 31");
 }
 
 #[test]

@@ -148,6 +148,14 @@ impl Residents {
         &self.experts
     }
 
+    /// Layers that have residents, ascending.
+    pub fn layers(&self) -> impl Iterator<Item = LayerId> + '_ {
+        let mut layers: Vec<u32> = self.experts.iter().map(|expert| expert.get() / self.expert_count).collect();
+        layers.sort_unstable();
+        layers.dedup();
+        layers.into_iter().map(LayerId::new)
+    }
+
     /// The caller's fingerprint of the model: a hash of its file, layouts and whatever else must be the same.
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
@@ -251,6 +259,23 @@ impl Cache {
         fingerprint: u64,
         placements: &'a mut Vec<Placement>,
     ) -> Result<BringBackTicket<'a>, SnapshotError> {
+        self.step = self.check_bring_back(residents, fingerprint)?;
+        let first_stamp = self.step + 1 - residents.experts.len() as u64;
+        self.forget_answers();
+        placements.clear();
+        for index in 0..self.pools.len() {
+            self.fill_pool(index, residents, first_stamp, placements);
+        }
+        Ok(BringBackTicket { cache: self, placements, open: true })
+    }
+
+    /// Whether residents can be brought back, for who has to look at other things first. Returns the step that the
+    /// counter would then be at.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`bring_back`](Self::bring_back).
+    pub fn check_bring_back(&self, residents: &Residents, fingerprint: u64) -> Result<u64, SnapshotError> {
         if residents.fingerprint != fingerprint {
             return Err(SnapshotError::Fingerprint { given: residents.fingerprint, wanted: fingerprint });
         }
@@ -267,16 +292,9 @@ impl Cache {
         if resident_count > 0 {
             return Err(SnapshotError::NotEmpty { resident_count });
         }
-        let first_stamp = self.step + 1;
         let last_stamp = self.step.checked_add(residents.experts.len() as u64);
         let counted = last_stamp.filter(|&stamp| stamp <= Recency::LAST_STEP);
-        self.step = counted.ok_or(SnapshotError::LastStep(EnsureError::LastStep { step: self.step }))?;
-        self.forget_answers();
-        placements.clear();
-        for index in 0..self.pools.len() {
-            self.fill_pool(index, residents, first_stamp, placements);
-        }
-        Ok(BringBackTicket { cache: self, placements, open: true })
+        counted.ok_or(SnapshotError::LastStep(EnsureError::LastStep { step: self.step }))
     }
 
     fn fill_pool(&mut self, index: usize, residents: &Residents, first_stamp: u64, placements: &mut Vec<Placement>) {

@@ -20,6 +20,7 @@
 
 mod apply;
 mod arena;
+mod attach;
 mod bank;
 mod bounce;
 #[cfg(feature = "cuda")]
@@ -36,6 +37,7 @@ mod row_copy;
 mod stage;
 
 pub use apply::Streams;
+pub use attach::LoadArenaError;
 pub use bank::HostRows;
 pub use bounce::BounceSize;
 #[cfg(feature = "cuda")]

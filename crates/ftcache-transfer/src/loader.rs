@@ -9,7 +9,7 @@ use crate::bank::Banks;
 use crate::bounce::Bounce;
 use crate::late::Late;
 use crate::stage::Stage;
-use crate::{AttachError, BankError, BounceSize, Device, DeviceError, DeviceSpan, HostRows, Stream};
+use crate::{BankError, BounceSize, Device, DeviceError, DeviceSpan, HostArena, Stream};
 
 /// Where rows lie on the device.
 #[derive(Debug)]
@@ -33,6 +33,7 @@ pub struct Loader<D: Device> {
     pub(crate) banks: Banks,
     pub(crate) bounce: Option<Bounce>,
     pub(crate) late: Option<Late>,
+    pub(crate) host_arenas: Vec<HostArena>,
     pub(crate) copies: Copies,
     /// The compute stream of the last call.
     pub(crate) compute: Option<Stream>,
@@ -72,7 +73,18 @@ impl<D: Device> Loader<D> {
                 let banks = Banks::new(geometry.model());
                 let places = Ok(Places { arenas, stage: None });
                 let copies = Copies::default();
-                Ok(Self { geometry, device, places, fences, banks, bounce: None, late: None, copies, compute: None })
+                Ok(Self {
+                    geometry,
+                    device,
+                    places,
+                    fences,
+                    banks,
+                    bounce: None,
+                    late: None,
+                    host_arenas: Vec::new(),
+                    copies,
+                    compute: None,
+                })
             }
             Err(error) => {
                 arenas.free(&mut device);
@@ -99,27 +111,6 @@ impl<D: Device> Loader<D> {
         }
         self.bounce = Some(Bounce::new(&mut self.device, size)?);
         Ok(())
-    }
-
-    /// Attaches the rows of one bank of a layer. In place of others, it waits until no copy reads those.
-    ///
-    /// Rows that the device cannot read where they lie go through the bounce buffer, which must be there.
-    ///
-    /// # Errors
-    ///
-    /// An unknown layer or bank, a bank that the layer does not read, a stride below the row's width, fewer bytes than
-    /// the experts' rows take, or rows that need a bounce buffer where there is none; the device's own. What was
-    /// attached before stays.
-    pub fn attach(&mut self, layer: LayerId, bank: BankId, rows: HostRows) -> Result<(), AttachError> {
-        self.banks.check(layer, bank, &rows)?;
-        let direct = self.device.can_read(rows.base(), rows.bytes())?;
-        if !direct && self.bounce.is_none() {
-            return Err(BankError::NotPinned { layer, bank }.into());
-        }
-        if self.banks.is_direct(layer, bank).is_some() {
-            self.device.synchronize_all()?;
-        }
-        Ok(self.banks.attach(layer, bank, rows, direct)?)
     }
 
     /// Whether copies from a bank of a layer go straight to the slots, and not through the bounce buffer; `None` if it
@@ -232,9 +223,12 @@ impl<D: Device> Drop for Loader<D> {
         if let Some(late) = &mut self.late {
             late.free(&mut self.device);
         }
+        // Nobody is left to be told what fails.
         if let Some(bounce) = self.bounce.take() {
-            // Nobody is left to be told.
             let _ = bounce.free(&mut self.device);
+        }
+        for arena in &mut self.host_arenas {
+            let _ = arena.free(&mut self.device);
         }
     }
 }

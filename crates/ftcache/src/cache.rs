@@ -1,8 +1,10 @@
 //! The one handle: geometry, residency, device and banks, and what an engine asks of each.
 
+use std::ops::ControlFlow;
+
 use ftcache_policy::{BankId, ExpertId, Geometry, LayerId, Pool, PoolId, SlotId, SlotRange};
 use ftcache_residency as residency;
-use ftcache_transfer::{BankError, BounceSize, Device, HostRows, Loader, Stream};
+use ftcache_transfer::{BankError, BounceSize, Device, HostRows, LoadReport, Loader, Progress, Reservation, Stream};
 
 use crate::Error;
 use crate::later::Later;
@@ -94,6 +96,28 @@ impl<D: Device> Cache<D> {
     /// device cannot read where they lie if there is no bounce buffer.
     pub fn attach(&mut self, layer: LayerId, bank: BankId, rows: HostRows) -> Result<(), Error> {
         Ok(self.loader.attach(layer, bank, rows)?)
+    }
+
+    /// Reads an arena from its files, pins what is to be pinned, attaches its banks and keeps it. Returns how it went.
+    ///
+    /// Layers that could not be pinned go through the bounce buffer. Where there is none they are not attached, and are
+    /// for the CPU: [`check_attached`](Self::check_attached) says so, and the report why.
+    ///
+    /// # Errors
+    ///
+    /// What fails while it is loaded, after which nothing is left of it; a bank that does not fit the model.
+    pub fn load_arena(
+        &mut self,
+        reservation: Reservation,
+        tell: impl FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<&LoadReport, Error> {
+        Ok(self.loader.load_arena(reservation, tell)?)
+    }
+
+    /// Whether copies from a bank of a layer go straight to the slots, and not through the bounce buffer; `None` if it is
+    /// not attached.
+    pub fn is_direct(&self, layer: LayerId, bank: BankId) -> Option<bool> {
+        self.loader.is_direct(layer, bank)
     }
 
     /// Whether a layer can be loaded: it has rows in every bank it reads.

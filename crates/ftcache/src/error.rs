@@ -2,7 +2,9 @@
 
 use ftcache_policy::{BankId, LayerId, PoolId, SlotId};
 use ftcache_residency::{EnsureError, PinError, PoolsError, SnapshotError, StageError};
-use ftcache_transfer::{ApplyError, AttachError, BankError, BringBackFailure, DeviceError, RebuildError, StageFailure};
+use ftcache_transfer::{
+    ApplyError, AttachError, BankError, BringBackFailure, DeviceError, LoadArenaError, RebuildError, StageFailure,
+};
 use thiserror::Error;
 
 /// A call that was refused. Unless it says otherwise, the cache is as it was before.
@@ -24,6 +26,9 @@ pub enum Error {
     /// The step's rows were not copied. The slots that the error names are free now; the step may be tried again.
     #[error(transparent)]
     Apply(#[from] ApplyError),
+    /// An arena that was not loaded, or not attached as a whole.
+    #[error(transparent)]
+    LoadArena(#[from] LoadArenaError),
     /// A call out of the order of a prefill chunk.
     #[error(transparent)]
     Chunk(#[from] StageError),

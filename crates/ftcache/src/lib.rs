@@ -54,8 +54,8 @@ pub use ftcache_residency::{
 };
 pub use ftcache_transfer as transfer;
 pub use ftcache_transfer::{
-    ApplyError, BankError, BounceSize, ColdReason, Device, DeviceError, DeviceSpan, Event, HostDevice, HostRows,
-    HostSpan, Loader, Memory, RebuildError, Rebuilt, RowCopy, Stream, Streams,
+    ApplyError, ArenaOptions, BankError, BankSource, BounceSize, ColdReason, Device, DeviceError, DeviceSpan, Event,
+    HostArena, HostDevice, HostRows, HostSpan, Loader, Memory, RebuildError, Rebuilt, RowCopy, Stream, Streams,
 };
 #[cfg(feature = "cuda")]
 pub use ftcache_transfer::{BatchReport, CudaContext, CudaDevice, CudaDriver, CudaFacts, DriverError};

@@ -62,7 +62,10 @@ impl<D: Device> Cache<D> {
     pub(crate) fn check_streams(&self, streams: Streams) -> Result<(), Error> {
         self.check_slots()?;
         self.device().check_stream(streams.compute)?;
-        Ok(self.device().check_stream(streams.copy)?)
+        if streams.copy != streams.compute {
+            self.device().check_stream(streams.copy)?;
+        }
+        Ok(())
     }
 
     fn load_checked(&mut self, streams: Streams, step: Step, routes: &[ExpertId]) -> Result<(), Error> {

@@ -23,13 +23,14 @@ impl<D: Device> Cache<D> {
     /// stream, or a cache without slots: nothing has changed. A copy that the device refused: every slot is free.
     pub fn bring_back(&mut self, streams: Streams, residents: &Residents, fingerprint: u64) -> Result<u64, Error> {
         self.check_streams(streams)?;
+        self.residency.check_bring_back(residents, fingerprint)?;
+        // Layers without slots have nothing to be brought back to.
+        let with_slots = residents.layers().filter(|&layer| self.residency.pool_of(layer).is_ok());
+        for layer in with_slots {
+            self.loader.check_layer(layer)?;
+        }
         let mut placements = Vec::new();
         let ticket = self.residency.bring_back(residents, fingerprint, &mut placements)?;
-        let attached = ticket.placements().iter().try_for_each(|placement| self.loader.check_layer(placement.layer));
-        if let Err(error) = attached {
-            ticket.abort();
-            return Err(error.into());
-        }
         match self.loader.bring_back(streams, ticket.placements()) {
             Ok(bytes) => {
                 ticket.commit();

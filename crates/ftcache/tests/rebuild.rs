@@ -9,7 +9,7 @@ use ftcache::{
     BankId, ColdReason, DeviceError, Error, ExpertId, Geometry, HostDevice, Model, PoolId, RebuildError, Rebuilt,
     Scope, SlotId, Staging, StagingLost, Stream, Streams,
 };
-use rig::{Pinned, SCRATCH_BYTES, Rig, cuda, emulated, layer, on_every_device, padded, tagged_model};
+use rig::{Pinned, Rig, SCRATCH_BYTES, cuda, emulated, layer, on_every_device, padded, tagged_model};
 
 const ONE: Streams = Streams::one(Stream::DEFAULT);
 

@@ -5,14 +5,16 @@ use ftcache_policy::{
     Model, PoolId, Profile, Quantisation, SlotId, Staging, TailPad,
 };
 use ftcache_residency::{
-    Absence, Cache, ChunkReport, EnsureError, FetchOrder, Keep, Misses, Parts, Phase, PinError, Plan, PoolsError,
-    SnapshotError, StageError, StagePlan, Stats, Step, strided,
+    Absence, Cache, ChunkReport, EnsureError, FetchOrder, Keep, LateError, LatePlan, LateStats, Misses, Parts, Phase,
+    PinError, Plan, PoolsError, SnapshotError, StageError, StagePlan, Stats, Step, strided,
 };
 use ftcache_testkit::Rng;
 
 mod answers;
 mod boundaries;
+mod flights;
 mod hybrid;
+mod lost_flights;
 mod parts;
 mod phases;
 mod pins;

@@ -200,7 +200,7 @@ impl Draw<'_> {
         let on = &self.on;
         let layer = step.layer;
         let expert = |route: &u32| (layer, *route);
-        match self.rng.below(12) {
+        match self.rng.below(13) {
             0..=3 => Some(self.land()),
             4 | 5 if on.pins => Some(Operation::Pin { experts: step.routes.iter().map(expert).collect(), unpinned: 0 }),
             6 if on.pins => Some(Operation::Unpin(step.routes.iter().map(expert).collect())),
@@ -211,6 +211,7 @@ impl Draw<'_> {
             9 if on.chunks => Some(Operation::BeginChunk),
             10 if on.chunks => Some(Operation::AbandonChunk),
             11 if on.resets => Some(Operation::Reset),
+            12 if on.end_of_steps => Some(Operation::SkipTo(self.rng.below(100))),
             _ => None,
         }
     }
@@ -228,7 +229,7 @@ impl Draw<'_> {
     }
 
     fn land(&mut self) -> Operation {
-        let furthest = one_of(self.rng, &[1, 2, 4, 40]);
+        let furthest = one_of(self.rng, &[1, 1, 2, 12]);
         Operation::Land { back: self.rng.below(furthest) as usize, is_up: self.rng.chance(3, 4) }
     }
 

@@ -4,21 +4,21 @@ use ftcache_residency::{LateError, LatePlan};
 use ftcache_testkit::reference::{Answer, LateAnswer, Refusal, Step};
 
 use crate::compare::{self, Outcome, differ, same};
-use crate::operations::{End, LateEnd};
+use crate::operations::LateEnd;
 use crate::pair::Pair;
 
 #[derive(Debug, Default)]
 pub(crate) struct Flights {
     plan: LatePlan,
-    /// What the pair's plan was for, if it was committed.
+    /// What the pair's plan was for.
     last: Option<(Step, Answer)>,
     /// Every number there was, and whether it has not landed.
     numbers: Vec<(u64, bool)>,
 }
 
 impl Flights {
-    pub(crate) fn admitted(&mut self, step: &Step, answer: &Answer, end: End) {
-        self.last = (end == End::Commit).then(|| (step.clone(), answer.clone()));
+    pub(crate) fn admitted(&mut self, step: &Step, answer: &Answer) {
+        self.last = Some((step.clone(), answer.clone()));
     }
 }
 
@@ -43,11 +43,8 @@ impl Pair {
                 }
                 Ok(())
             }
-            (Err(LateError::NotTheLastStep { step, last }), Err(Refusal::NotTheLastStep(wanted))) => {
-                same("step and last step", (step, last), (wanted, self.model.step_counter()))
-            }
-            (Err(LateError::NotHybrid { layer }), Err(Refusal::NotHybrid(wanted))) => {
-                same("layer", layer.get(), wanted)
+            (Err(LateError::NotTheLastStep { step, last }), Err(Refusal::NotTheLastStep(wanted, offered))) => {
+                same("step and last step", (step, last), (wanted, offered))
             }
             (ours, wanted) => differ(ours, wanted),
         }

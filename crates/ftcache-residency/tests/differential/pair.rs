@@ -180,7 +180,7 @@ impl Pair {
                 } else {
                     self.model.abort()
                 }
-                self.flights.admitted(step, &answer, end);
+                self.flights.admitted(step, &answer);
                 let pool = self.pool_of_layer[step.layer as usize].expect("the step was admitted");
                 compare::same_plan(&self.plan, step, pool, &answer, &self.slots, self.expert_count)
             }

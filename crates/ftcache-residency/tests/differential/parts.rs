@@ -20,7 +20,11 @@ impl Pair {
         self.check().map_err(|wrong| format!("partition: {wrong}"))?;
         let parts: Vec<Step> = self.parts.iter().map(|(part, routes)| self.part_of(step, part, routes)).collect();
         let whole = Step { token: None, misses: Misses::Fetched, ..step.clone() };
-        let admitted = self.model_of_parts(step.layer).admit(&whole).map(drop);
+        let mut model = self.model.clone();
+        if step.misses != Misses::Fetched {
+            self.land_nowhere(&mut model, step.layer);
+        }
+        let admitted = model.admit(&whole).map(drop);
         match (parted, admitted) {
             (Ok(()), Err(Refusal::NoLayer(_) | Refusal::NoSlots(_) | Refusal::NoExpert(_))) => {
                 return differ(parts, admitted);
@@ -79,15 +83,15 @@ impl Pair {
         self.accept(step.layer, accepted)
     }
 
-    /// The model as parts are made: a row on its way refuses a part, or leaves it to the CPU, but no partition. There it is
-    /// a miss like others.
-    fn model_of_parts(&self, layer: u32) -> Reference {
-        let mut model = self.model.clone();
-        let Some(&Some(pool)) = self.pool_of_layer.get(layer as usize) else { return model };
-        let in_flight =
-            (0..self.slots[pool as usize].len() as u32).filter(|&slot| self.model.is_slot_in_flight(pool, slot));
-        in_flight.for_each(|slot| assert_eq!(model.forget(pool, slot), None));
-        model
+    /// Makes a layer's rows on their way misses like others, as they are where parts of a hybrid step are made. Their slots
+    /// stay out of use.
+    fn land_nowhere(&self, model: &mut Reference, layer: u32) {
+        let Some(&Some(pool)) = self.pool_of_layer.get(layer as usize) else { return };
+        for slot in 0..self.slots[pool as usize].len() as u32 {
+            if self.model.is_slot_in_flight(pool, slot) {
+                assert_eq!(model.forget(pool, slot), None, "nobody is in it");
+            }
+        }
     }
 
     /// A part in the model's words.

@@ -64,6 +64,7 @@ impl Reference {
         if self.chunk.is_some() {
             return Err(Refusal::ChunkOpen);
         }
+        self.offered = None;
         if let Some(stable_from) = &buffers.stable_from {
             self.remembered.clear();
             assert_eq!(stable_from.len(), self.pools.len(), "one bound a pool");
@@ -178,7 +179,9 @@ impl Reference {
     /// No chunk.
     pub fn abandon_chunk(&mut self) -> Result<(), Refusal> {
         self.assert_closed();
-        self.chunk.take().map(drop).ok_or(Refusal::NoChunk)
+        self.chunk.take().ok_or(Refusal::NoChunk)?;
+        self.offered = None;
+        Ok(())
     }
 
     /// Whether a chunk is open.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{ABSENT, Answer, CPU, Cause, Expert, Misses, Reference, Refusal, Slot, Step};
+use super::{ABSENT, Answer, CPU, Cause, Expert, Reference, Refusal, Slot, Step};
 
 /// Rows to copy behind a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,37 +39,33 @@ impl Reference {
     /// Takes slots for at most `most` experts that a committed step left to the CPU, in its fetch order. Their rows are on
     /// their way, unless [`fail_late`](Self::fail_late) or [`abort_late`](Self::abort_late) says otherwise at once.
     ///
-    /// They are the first to go of those that the step itself could have taken, less those that it took. Who has come
-    /// into a slot since, or is on its way to one, is passed over.
+    /// They are the first to go of those that the step itself could have taken, less those that it took.
     ///
     /// # Errors
     ///
-    /// A step that is not the last one, or is one of other pools; a plain step.
+    /// A step that is plain, or after which there was anything that counts a step, answers one again, frees slots, begins or
+    /// ends a chunk, makes pools anew or fetches behind a step.
     pub fn fetch_later(&mut self, step: &Step, answer: &Answer, most: usize) -> Result<LateAnswer, Refusal> {
         self.assert_closed();
-        if answer.step != self.step || answer.rebuilds != self.rebuilds {
-            return Err(Refusal::NotTheLastStep(answer.step));
+        if self.offered != Some(answer.step) {
+            return Err(Refusal::NotTheLastStep(answer.step, self.offered));
         }
-        if step.misses == Misses::Fetched {
-            return Err(Refusal::NotHybrid(step.layer));
-        }
+        self.offered = None;
         let (layer, pool) = (step.layer, self.pool_of(step.layer)?);
         let is_slot = |slot: &u32| ![CPU, ABSENT].contains(slot);
         let used: BTreeSet<u32> = answer.slots.iter().copied().filter(is_slot).collect();
         let mut victims: Vec<u32> = (0..self.pools[pool as usize].len() as u32).collect();
-        victims.retain(|slot| self.is_open(pool, *slot) && !used.contains(slot) && self.stamp(pool, *slot) < self.step);
+        victims.retain(|slot| self.is_open(pool, *slot) && !used.contains(slot));
         victims.sort_by_key(|&slot| (self.stamp(pool, slot), slot));
-        let mut left = answer.left.clone();
-        left.retain(|&expert| self.slot_of(layer, expert).is_none() && !self.is_in_flight(layer, expert));
 
         self.flights += 1;
         let mut late = LateAnswer { flight: self.flights, copies: Vec::new(), layer, pool };
-        for (&slot, &expert) in victims.iter().zip(&left).take(most) {
+        for (&slot, &expert) in victims.iter().zip(&answer.left).take(most) {
             if self.free(pool, slot, Cause::Capacity).is_some() {
                 self.late.evictions += 1;
             }
             self.late.queued += 1;
-            self.pools[pool as usize][slot as usize].stamp = self.step;
+            self.pools[pool as usize][slot as usize].stamp = answer.step;
             self.in_flight.insert((pool, slot), Flown { flight: late.flight, expert: Some((layer, expert)) });
             self.causes.insert((layer, expert), Cause::InFlight);
             late.copies.push((slot, expert));

@@ -10,6 +10,7 @@ impl Reference {
     pub fn forget(&mut self, pool: u32, slot: u32) -> Option<(u32, u32)> {
         self.assert_closed();
         self.remembered.clear();
+        self.offered = None;
         self.free(pool, slot, Cause::Freed)
     }
 
@@ -30,6 +31,7 @@ impl Reference {
     fn free_all_of(&mut self, is_lost: impl Fn((u32, u32)) -> bool) -> usize {
         self.assert_closed();
         self.remembered.clear();
+        self.offered = None;
         let mut count = 0;
         for pool in 0..self.pools.len() as u32 {
             for slot in 0..self.pools[pool as usize].len() as u32 {

@@ -65,10 +65,8 @@ pub enum Refusal {
     NothingToAccept(u32),
     /// Index of the first accepted id that the verify step did not route to.
     NotVerified(usize),
-    /// The number of a step behind which nothing can be fetched: it is not the last one, or was in other pools.
-    NotTheLastStep(u64),
-    /// The layer of a plain step, which left nothing to be fetched behind it.
-    NotHybrid(u32),
+    /// The number of a step behind which nothing can be fetched, and that of the one behind which something can.
+    NotTheLastStep(u64, Option<u64>),
     /// Pool, experts that would be pinned in it, and how many may be.
     TooManyPinned(u32, usize, usize),
     /// A chunk is open.
@@ -119,8 +117,8 @@ pub struct Reference {
     /// Flights there have been.
     flights: u64,
     late: LateStats,
-    /// Times that the pools were made anew.
-    rebuilds: u64,
+    /// The hybrid step that was the last thing to happen.
+    offered: Option<u64>,
     chunk: Option<chunk::Chunk>,
     open: Option<Open>,
 }
@@ -163,7 +161,7 @@ impl Reference {
             in_flight: BTreeMap::new(),
             flights: 0,
             late: LateStats::default(),
-            rebuilds: 0,
+            offered: None,
             chunk: None,
             open: None,
         }

@@ -59,7 +59,7 @@ impl Reference {
             self.free(pool, slot, Cause::Freed);
         }
         self.forget_flights();
-        self.rebuilds += 1;
+        self.offered = None;
         self.stats.clear();
         self.verified.clear();
         self.remembered.clear();
@@ -134,6 +134,7 @@ impl Reference {
             return Err(Refusal::OutOfSteps);
         }
         self.remembered.clear();
+        self.offered = None;
         let mut of_pool: BTreeMap<u32, Vec<(u64, u32, u32)>> = BTreeMap::new();
         for &(layer, expert) in experts {
             self.step += 1;

@@ -93,8 +93,6 @@ pub struct Answer {
     pub missing: Vec<u32>,
     /// Of these, those that are neither copied nor on their way.
     pub left: Vec<u32>,
-    /// Times that the pools had been made anew by then.
-    pub rebuilds: u64,
     /// Whether it was given before, under the same token.
     pub repeat: bool,
 }
@@ -149,6 +147,7 @@ impl Reference {
             return Err(Refusal::NoExpert(index));
         }
         if let Some(answer) = self.same_again(step)? {
+            self.offered = self.offered.filter(|&step| step == answer.step);
             self.open = Some(Open::Repeat { pool, answer: answer.clone() });
             return Ok(answer);
         }
@@ -199,6 +198,7 @@ impl Reference {
 
         // Everything is checked: from here on the step happens.
         self.step += 1;
+        self.offered = None;
         self.remembered.remove(&layer);
         if step.phase == Phase::Verify && !step.continues {
             self.verified.remove(&layer);
@@ -216,7 +216,6 @@ impl Reference {
             evicted: Vec::new(),
             missing: missing.clone(),
             left,
-            rebuilds: self.rebuilds,
             repeat: false,
         };
         for (&expert, &victim) in missing.iter().zip(&victims).take(fetched_count) {
@@ -265,6 +264,7 @@ impl Reference {
 
         let is_hybrid = step.misses != Misses::Fetched;
         if is_hybrid {
+            self.offered = Some(answer.step);
             self.carried.insert(layer, carried);
         }
         if is_hybrid && step.phase == Phase::Decode {
@@ -290,6 +290,7 @@ impl Reference {
     ///
     /// If nothing is open.
     pub fn abort(&mut self) {
+        self.offered = None;
         match self.open.take().expect("a plan is open") {
             Open::Repeat { pool, answer } => self.free_copies(pool, &answer),
             Open::Step(pending) => {

@@ -40,6 +40,7 @@ impl Reference {
         self.check_counter()?;
         self.verified.remove(&layer);
         self.step += 1;
+        self.offered = None;
         let accepted: BTreeSet<u32> = accepted.iter().copied().filter(|&id| id != ABSENT).collect();
         for &expert in &accepted {
             self.stamp_resident(layer, expert, self.step);

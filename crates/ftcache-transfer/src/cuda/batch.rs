@@ -354,7 +354,14 @@ impl Batches {
                 continue;
             }
             let target = device.locate("row copy", &copy.target, copy.row_bytes, copy.row_count).map_err(refused)?;
+            let on_host = matches!(copy.source, Source::Host(_));
+            // Nothing of a copy is enqueued that is refused at a later row.
+            device.pieces(copy, target, |_, _, _| Ok(())).map_err(refused)?;
             let piece = |source, target, bytes: u64| {
+                // A registration's end may have cut off less than may go with others.
+                if bytes < alone_below_bytes {
+                    return device.copy_piece(&driver.calls, stream, on_host, source, target, bytes);
+                }
                 self.push(source, target, bytes as usize, index);
                 Ok(())
             };

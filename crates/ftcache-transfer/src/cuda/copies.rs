@@ -113,6 +113,8 @@ impl CudaDevice {
             return Ok(());
         }
         let on_host = matches!(copy.source, Source::Host(_));
+        // Nothing of a copy is enqueued that is refused at a later row.
+        self.pieces(copy, target, |_, _, _| Ok(()))?;
         self.pieces(copy, target, |source, target, bytes| {
             self.copy_piece(calls, stream, on_host, source, target, bytes)
         })

@@ -17,6 +17,9 @@ use crate::{CopyError, Device, DeviceError, DeviceSpan, Event, HostAccess, Memor
 /// Alignment of what the driver allocates, by its manual.
 const ALLOCATION_ALIGNMENT: u64 = 256;
 
+/// What the driver's manual calls `CU_STREAM_LEGACY`; 0 is the same.
+const LEGACY_STREAM: u64 = 1;
+
 const OUT_OF_MEMORY: i32 = 2;
 const NOT_READY: i32 = 600;
 const REGISTER_PORTABLE: u32 = 1;
@@ -70,8 +73,8 @@ unsafe impl Device for CudaDevice {
 
     unsafe fn adopt(&mut self, address: u64, bytes: u64) -> Result<Memory, DeviceError> {
         self.with(|device, calls| {
-            let mut others = device.blocks.range(..address.saturating_add(bytes)).rev();
-            if others.next().is_some_and(|(&first, block)| first + block.bytes > address) {
+            let mut others = device.blocks.range(..address.saturating_add(bytes.max(1))).rev();
+            if others.next().is_some_and(|(&first, block)| first + block.bytes.max(1) > address) {
                 let reason = format!("the memory at {address:#x} is in use here");
                 return Err(DeviceError::Failed { operation: "adoption", bytes, reason });
             }
@@ -283,8 +286,8 @@ unsafe impl Device for CudaDevice {
         self.enter().map_err(at(0))?;
         let driver = Arc::clone(&self.driver);
         let _entered = enter(&driver, self.context).map_err(at(0))?;
-        // The default stream takes no batches.
-        if copies.len() < 2 || stream == Stream::DEFAULT || !self.batches.are_on() {
+        // The default stream takes no batches, under neither of its names.
+        if copies.len() < 2 || stream.0 <= LEGACY_STREAM || !self.batches.are_on() {
             for (index, copy) in copies.iter().enumerate() {
                 self.copy_one(&driver.calls, stream, copy).map_err(at(index))?;
             }

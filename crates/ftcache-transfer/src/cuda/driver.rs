@@ -212,7 +212,7 @@ impl CudaDriver {
             match unsafe { Library::new(*name) } {
                 // SAFETY: it goes by the driver's name on the system's own path.
                 Ok(library) => return unsafe { Self::of_library(library) },
-                Err(error) => reasons.push(error.to_string()),
+                Err(error) => reasons.push(in_full(&error)),
             }
         }
         Err(DriverError::NotFound { reason: reasons.join("; ") })
@@ -230,7 +230,7 @@ impl CudaDriver {
     pub unsafe fn open_at(path: &Path) -> Result<Arc<Self>, DriverError> {
         // SAFETY: our caller's promise.
         let library = unsafe { Library::new(path) };
-        let library = library.map_err(|error| DriverError::NotFound { reason: error.to_string() })?;
+        let library = library.map_err(|error| DriverError::NotFound { reason: in_full(&error) })?;
         // SAFETY: our caller's promise.
         unsafe { Self::of_library(library) }
     }
@@ -289,6 +289,11 @@ impl CudaDriver {
     pub(super) fn set_up(&self, call: &'static str, code: i32) -> Result<(), DriverError> {
         if code == 0 { Ok(()) } else { Err(DriverError::Refused { call, code, reason: self.reason(code) }) }
     }
+}
+
+/// An error and what it comes from.
+fn in_full(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
 }
 
 /// Finds the calls and starts the driver.

@@ -26,6 +26,7 @@ impl HostRanges {
 
     /// Adds a range that somebody else keeps pinned.
     pub(super) fn add_foreign(&mut self, base: u64, bytes: u64) {
+        self.forget_foreign(base, bytes);
         self.ranges.insert(base, Range { bytes, ours: false });
     }
 

@@ -213,6 +213,15 @@ impl HostArena {
         Some(unsafe { HostRows::shared(owner, base, place.bytes, place.row_bytes) })
     }
 
+    /// Every bank and its rows.
+    pub fn banks(&self) -> impl Iterator<Item = (LayerId, BankId, HostRows)> + '_ {
+        let rows = |place: &layout::Placement| {
+            let rows = self.rows(place.layer, place.bank).expect("it is one of the arena's");
+            (place.layer, place.bank, rows)
+        };
+        self.layout.banks.iter().map(rows)
+    }
+
     /// The bytes of one bank, row after row, or `None` if the arena does not hold it: for experts that the CPU
     /// computes.
     pub fn bytes(&self, layer: LayerId, bank: BankId) -> Option<&[u8]> {

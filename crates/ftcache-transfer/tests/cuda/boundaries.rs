@@ -1,5 +1,5 @@
-//! Copies and what is pinned: cut where registrations end, read from memory that others pinned, refused from what nobody
-//! did.
+//! Copies and what is pinned: cut where registrations end, read from memory that others pinned, refused from what
+//! nobody did.
 
 use std::ffi::c_void;
 

@@ -1,5 +1,5 @@
-//! Rows of any width between any strides, from the host and on the device, one by one and several: every byte is where a
-//! slow and obvious model puts it, and no other has changed.
+//! Rows of any width between any strides, from the host and on the device, one by one and several: every byte is where
+//! a slow and obvious model puts it, and no other has changed.
 
 use ftcache_cuda_emu::client::Config;
 use ftcache_testkit::Rng;

@@ -1,4 +1,5 @@
-//! The CUDA device on the emulated driver, and where only right behaviour is needed on a GPU, if `FTCACHE_TEST_GPU` is set.
+//! The CUDA device on the emulated driver; and on a GPU, where only right behaviour is needed and `FTCACHE_TEST_GPU` is
+//! set.
 
 #![cfg(feature = "cuda")]
 

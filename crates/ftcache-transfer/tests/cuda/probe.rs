@@ -237,7 +237,8 @@ fn a_device_without_room_for_the_probe_says_what_is_missing() {
     let world = CudaWorld::emulated(Config { memory_bytes: 10_000, ..Config::default() });
     let mut device = world.device();
     let report = probe(&mut device, 0);
-    assert_snapshot!(report, @"copies one by one (the probe had no device memory: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory)");
+    let BatchReport::Off(BatchRefusal::NoProbe { operation, reason }) = report else { panic!("{report}") };
+    assert_snapshot!(format!("{operation}: {reason}"), @"device memory: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory");
     drop(device);
     world.check_gone();
 }

@@ -1,7 +1,7 @@
 //! What these tests share: host memory by pages, and calls whose promises every test keeps.
 //!
-//! *Unsafe*, relying on one promise: each test keeps its rows and words in place until the device that was given them is
-//! dropped or has been waited for.
+//! *Unsafe*, relying on one promise: each test keeps its rows and words in place until the device that was given them
+//! is dropped or has been waited for.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::c_void;
@@ -54,7 +54,7 @@ impl Pages {
     pub(crate) fn word(&self, at: usize) -> &AtomicU32 {
         assert!(at.is_multiple_of(4) && at + 4 <= self.bytes);
         // SAFETY: aligned, inside, and touched by atomic operations only, as no test has a slice over its words.
-        unsafe { AtomicU32::from_ptr(self.base.add(at).cast()) }
+        unsafe { AtomicU32::from_ptr(self.base.wrapping_add(at).cast()) }
     }
 }
 

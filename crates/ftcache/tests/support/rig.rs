@@ -16,12 +16,14 @@ use ftcache::{
     LayoutKey, Loader, Memory, Model, PoolId, Quantisation, RowCopy, Scope, SlotId, Step, Stream, Streams, TailPad,
 };
 use ftcache_cuda_emu::client::Config;
-use ftcache_testkit::generators::row;
+use ftcache_testkit::Rng;
 pub(crate) use probe::Probe;
 
-/// A row without a zero, so that what must be zeros cannot be taken for one.
+/// A row that tells where it is from, without a zero, so that what must be zeros cannot be taken for one.
 pub(crate) fn bytes_of(layer: u32, expert: u32, bank: u32, row_bytes: u64) -> Vec<u8> {
-    row(layer, expert, bank, row_bytes).iter().map(|byte| byte | 1).collect()
+    let mut rng = Rng::new(u64::from((layer << 16) + (expert << 4) + bank));
+    let mut byte = |_| 1 + rng.below(255) as u8;
+    (0..row_bytes).map(&mut byte).collect()
 }
 
 /// The model of `row_bytes[layer][bank]`, each layer under its own tag.
@@ -45,6 +47,8 @@ struct Look {
     wanted: Vec<u8>,
     /// Layer, expert and bank; an expert of none is a whole layer.
     what: (u32, Option<u32>, u32),
+    /// Bytes behind what is wanted, which are zeros or of rows like the layer's.
+    pad_bytes: u64,
 }
 
 /// What of the host rows is registered.
@@ -189,12 +193,13 @@ impl Rig {
                 }
                 let address = span.address + u64::from(slot.get()) * span.stride;
                 let wanted = bytes_of(layer, expert, bank.get(), row_bytes);
-                self.look(compute, address, wanted, (layer, Some(expert), bank.get()));
+                self.look(compute, address, wanted, (layer, Some(expert), bank.get()), 0);
             }
         }
     }
 
-    /// A kernel that reads every row of a staged layer, and, if `around`, the gaps and the pad, which must be zeros.
+    /// A kernel that reads every row of a staged layer with the gaps between them, which are zeros, and, if `around`, what
+    /// comes behind them, where nothing of another layout may lie.
     pub(crate) fn look_at_staged(&mut self, compute: Stream, layer: u32, buffer: usize, around: bool) {
         let pool = self.cache.residency().pool_of(LayerId::new(layer)).unwrap();
         for bank in self.banks() {
@@ -210,15 +215,13 @@ impl Rig {
                     wanted.extend(vec![0; (span.stride - span.row_bytes) as usize]);
                 }
             }
-            if around {
-                wanted.extend(vec![0; range.tail_pad_bytes as usize]);
-            }
-            self.look(compute, span.address, wanted, (layer, None, bank.get()));
+            let pad_bytes = if around { range.tail_pad_bytes } else { 0 };
+            self.look(compute, span.address, wanted, (layer, None, bank.get()), pad_bytes);
         }
     }
 
-    fn look(&mut self, stream: Stream, address: u64, wanted: Vec<u8>, what: (u32, Option<u32>, u32)) {
-        let bytes = wanted.len() as u64;
+    fn look(&mut self, stream: Stream, address: u64, wanted: Vec<u8>, what: (u32, Option<u32>, u32), pad_bytes: u64) {
+        let bytes = wanted.len() as u64 + pad_bytes;
         if self.at + bytes > SCRATCH_BYTES {
             self.compare("a full scratch");
         }
@@ -238,7 +241,7 @@ impl Rig {
         let copy = RowCopy { source: source.into(), target, row_bytes: bytes, row_count: 1 };
         // SAFETY: the source is on the device.
         unsafe { notes.inner.copy_rows(stream, &copy) }.unwrap();
-        self.looks.push(Look { at: self.at, wanted, what });
+        self.looks.push(Look { at: self.at, wanted, what, pad_bytes });
         self.at += bytes;
     }
 
@@ -248,14 +251,31 @@ impl Rig {
         let mut seen = vec![0; self.at as usize];
         self.probe.get_mut().inner.read(memory, 0, &mut seen).unwrap();
         self.at = 0;
-        let wrong = |look: Look| {
-            let seen = &seen[look.at as usize..][..look.wanted.len()];
-            let at = seen.iter().zip(&look.wanted).position(|(seen, wanted)| seen != wanted)?;
-            let (layer, expert, bank) = look.what;
-            let whole = expert.map_or("staged".to_owned(), |expert| format!("expert {expert}"));
-            Some(format!("layer {layer} {whole} bank {bank}: byte {at} is {}, not {}", seen[at], look.wanted[at]))
-        };
-        std::mem::take(&mut self.looks).into_iter().find_map(wrong)
+        let looks = std::mem::take(&mut self.looks);
+        looks.into_iter().find_map(|look| {
+            let bytes = look.wanted.len() + look.pad_bytes as usize;
+            self.look_wrong(&look, &seen[look.at as usize..][..bytes])
+        })
+    }
+
+    fn look_wrong(&self, look: &Look, seen: &[u8]) -> Option<String> {
+        let (layer, expert, bank) = look.what;
+        let whole = expert.map_or("staged".to_owned(), |expert| format!("expert {expert}"));
+        let place = || format!("layer {layer} {whole} bank {bank}");
+        let (rows, pad) = seen.split_at(look.wanted.len());
+        if let Some(at) = rows.iter().zip(&look.wanted).position(|(seen, wanted)| seen != wanted) {
+            return Some(format!("{}: byte {at} is {}, not {}", place(), rows[at], look.wanted[at]));
+        }
+        let geometry = self.cache.geometry();
+        let pool = geometry.pool(geometry.pool_of_layer(LayerId::new(layer))?);
+        let range = pool.ranges()[bank as usize];
+        for slot in pad.chunks(range.stride.max(1) as usize) {
+            let (row, gap) = slot.split_at(slot.len().min(range.row_bytes as usize));
+            if gap.iter().any(|&byte| byte != 0) || !self.is_of_pool(pool, BankId::new(bank), row) {
+                return Some(format!("{}: bytes of another layout behind it: {slot:?}", place()));
+            }
+        }
+        None
     }
 
     #[track_caller]
@@ -297,7 +317,7 @@ impl Rig {
                         if bytes != bytes_of(layer.get(), expert.get(), bank.get(), range.row_bytes) {
                             return Some(format!("{}: not layer {layer} expert {expert}", place()));
                         }
-                    } else if bytes.iter().any(|&byte| byte != 0) && !self.is_of_pool(pool, bank, bytes) {
+                    } else if !self.is_of_pool(pool, bank, bytes) {
                         return Some(format!("{}: bytes of another layout in a free slot", place()));
                     }
                 }
@@ -306,15 +326,15 @@ impl Rig {
         None
     }
 
-    /// Whether bytes are a row of a layer of the pool, but for zeros.
+    /// Whether bytes are those that a row like the pool's begins with, but for zeros.
     fn is_of_pool(&self, pool: &ftcache::Pool, bank: BankId, bytes: &[u8]) -> bool {
-        let expert_count = self.cache.geometry().model().expert_count();
-        let fits = |wanted: &[u8]| bytes.iter().zip(wanted).all(|(&seen, &wanted)| seen == 0 || seen == wanted);
-        let key = self.cache.geometry().model().layer(pool.layers()[0]);
         let model = self.cache.geometry().model();
+        let fits = |wanted: &[u8]| bytes.iter().zip(wanted).all(|(&seen, &wanted)| seen == 0 || seen == wanted);
+        let key = model.layer(pool.layers()[0]);
         let of_key = model.layer_ids().filter(|&layer| model.layer(layer) == key);
-        let mut rows = of_key.flat_map(|layer| (0..expert_count).map(move |expert| (layer, expert)));
-        rows.any(|(layer, expert)| fits(&bytes_of(layer.get(), expert, bank.get(), bytes.len() as u64)))
+        let mut rows = of_key.flat_map(|layer| (0..model.expert_count()).map(move |expert| (layer, expert)));
+        bytes.iter().all(|&byte| byte == 0)
+            || rows.any(|(layer, expert)| fits(&bytes_of(layer.get(), expert, bank.get(), bytes.len() as u64)))
     }
 
     /// That looks and slots are right.

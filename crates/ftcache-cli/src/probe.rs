@@ -1,0 +1,605 @@
+//! `ftcache probe`: what a machine's link and memory do, measured, and the rates that the fetch policy reads.
+//!
+//! Without a GPU the host device is measured: the same copies within host memory, which say nothing of a link. So no rates
+//! are written then.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::fs::File;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ftcache::policy::{Pair, Point, Rates, parse_bytes};
+use ftcache::transfer::{
+    ContendedPoint, CopyPoint, Link, LinkError, Reads, measure_batches, measure_contended, measure_copies,
+    measure_gathers, measure_reads,
+};
+use ftcache::{BatchReport, CudaContext, CudaDevice, CudaDriver, CudaFacts, Device, HostDevice};
+use ftcache_model::MoeModel;
+use serde_json::{Value, json};
+
+use crate::Failure;
+use crate::replay::available_bytes;
+use crate::table::{Table, binary, count, grouped};
+
+/// From where a call costs more than its bytes to where it is nothing beside them.
+const SIZES: [u64; 7] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
+/// Read by the CPU at least, where its caches are smaller or not known.
+const READ_BYTES_MIN: u64 = 256 << 20;
+/// Moved to see whether a small entry makes a batch wait.
+const LARGE_BYTES: u64 = 32 << 20;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// A .gguf file, whose rows are measured, too; of a split model, any of its files
+    model: Option<PathBuf>,
+    /// A CUDA device by its number [default: 0, or the host if there is no CUDA driver]
+    #[arg(long, value_name = "N", conflicts_with = "host")]
+    device: Option<i32>,
+    /// Measure host memory, whatever devices there are
+    #[arg(long)]
+    host: bool,
+    /// Sizes of copies [default: 4KiB to 16MiB]
+    #[arg(long, value_name = "BYTES,BYTES", value_delimiter = ',', value_parser = parse_bytes)]
+    sizes: Vec<u64>,
+    /// Bytes of each measurement, in as many copies as that makes, 2048 at most
+    #[arg(long, value_name = "TOTAL", value_parser = parse_bytes, default_value = "128MiB")]
+    bytes: u64,
+    /// Threads that read memory [default: one fewer than CPUs, which waits for copies]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    threads: Option<u32>,
+    /// Bytes of experts a second that CPU code was measured to compute, of a quantisation as `inspect` names it:
+    /// Q4_K=9.1e10; may be given several times [default: what memory reads reach]
+    #[arg(long, value_name = "TAG=BYTES_PER_S", value_parser = parse_cpu_rate, requires = "rates")]
+    cpu_rate: Vec<CpuRate>,
+    /// Write rates of the model's experts for `plan --rates`
+    #[arg(long, value_name = "FILE", requires = "model")]
+    rates: Option<PathBuf>,
+    /// Print JSON instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct CpuRate {
+    tag: String,
+    bytes_per_second: f64,
+}
+
+fn parse_cpu_rate(text: &str) -> Result<CpuRate, String> {
+    // A tag may have a `=` of its own: `gate=Q4_K down=Q6_K=9.1e10`.
+    let (tag, rate) = text.rsplit_once('=').ok_or_else(|| format!("{text:?} has no tag before a ="))?;
+    let rate = rate.trim();
+    let bytes = rate.parse().ok().or_else(|| parse_bytes(rate).ok().map(|bytes| bytes as f64));
+    let known = bytes.filter(|&rate: &f64| rate > 0.0 && rate < f64::MAX / 2.0);
+    let bytes_per_second = known.ok_or_else(|| format!("{rate:?} is not bytes a second such as 9.1e10 or 91GB"))?;
+    Ok(CpuRate { tag: tag.to_owned(), bytes_per_second })
+}
+
+/// Experts of one quantisation and size.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Expert {
+    tag: String,
+    bytes: u64,
+    /// Of each bank that has one.
+    row_bytes: Vec<u64>,
+}
+
+/// One of each quantisation and size, in the order of layers. Those that differ only in how bytes are divided between banks
+/// are taken for the first: rates have no place for more.
+fn experts(model: &MoeModel) -> Vec<Expert> {
+    let mut experts: Vec<Expert> = Vec::new();
+    for layer in &model.layers {
+        let bytes = layer.expert_bytes();
+        if !experts.iter().any(|expert| expert.tag == layer.tag && expert.bytes == bytes) {
+            let row_bytes = layer.tensors.iter().map(|tensor| tensor.row_bytes).collect();
+            experts.push(Expert { tag: layer.tag.clone(), bytes, row_bytes });
+        }
+    }
+    experts
+}
+
+pub(crate) fn run(arguments: &Arguments, out: &mut String) -> Result<(), Failure> {
+    let experts = match &arguments.model {
+        None => Vec::new(),
+        Some(path) => {
+            let model = MoeModel::open(path)?;
+            // What the policy refuses is no model to measure for.
+            model.geometry()?;
+            experts(&model)
+        }
+    };
+    check_cpu_rates(&arguments.cpu_rate, &experts)?;
+    let plan = Measurements::new(arguments, &experts)?;
+    let device = open(arguments)?;
+    if let (Some(path), Err(why)) = (&arguments.rates, &device) {
+        return Err(format!("{}: not written, as host memory is no link: {why}", path.display()).into());
+    }
+    let measured = match device {
+        Ok(mut device) => {
+            device.probe_batches(LARGE_BYTES)?;
+            let found = Found::Cuda(device.facts().clone(), device.batches().clone());
+            plan.measure(&mut device, found)?
+        }
+        Err(why) => plan.measure(&mut HostDevice::new(), Found::Host(why))?,
+    };
+    let rates = match &arguments.rates {
+        None => None,
+        Some(path) => {
+            let (rates, note) = measured.rates(&experts, &arguments.cpu_rate)?;
+            write_rates(path, &rates, note.as_deref()).map_err(|error| format!("{}: {error}", path.display()))?;
+            Some((rates, note))
+        }
+    };
+    Ok(if arguments.json {
+        writeln!(out, "{:#}", measured.json(rates.as_ref()))
+    } else {
+        measured.write(arguments.rates.as_deref().zip(rates.as_ref()), out)
+    }?)
+}
+
+fn check_cpu_rates(cpu_rates: &[CpuRate], experts: &[Expert]) -> Result<(), Failure> {
+    for (index, CpuRate { tag, .. }) in cpu_rates.iter().enumerate() {
+        if !experts.iter().any(|expert| expert.tag == *tag) {
+            return Err(format!("a CPU rate for {tag}, which no layer has").into());
+        }
+        if cpu_rates[..index].iter().any(|before| before.tag == *tag) {
+            return Err(format!("two CPU rates for {tag}").into());
+        }
+    }
+    Ok(())
+}
+
+/// The device that was asked for, or else the first, or else why it is the host that is measured.
+fn open(arguments: &Arguments) -> Result<Result<CudaDevice, String>, Failure> {
+    if arguments.host {
+        return Ok(Err("--host".to_owned()));
+    }
+    let found = CudaDriver::open().and_then(|driver| Ok((driver.device_count()?, driver)));
+    match (found, arguments.device) {
+        // A number is a wish for that device and no other.
+        (Err(error), Some(_)) => Err(error.into()),
+        (Err(error), None) => Ok(Err(error.to_string())),
+        (Ok((0, _)), None) => Ok(Err("the CUDA driver has no device".to_owned())),
+        (Ok((_, driver)), ordinal) => {
+            Ok(Ok(CudaDevice::new(driver, CudaContext::Primary(ordinal.unwrap_or_default()))?))
+        }
+    }
+}
+
+/// What is to be measured.
+struct Measurements {
+    sizes: Vec<u64>,
+    total_bytes: u64,
+    reads: Reads,
+}
+
+impl Measurements {
+    fn new(arguments: &Arguments, experts: &[Expert]) -> Result<Self, Failure> {
+        let total_bytes = arguments.bytes;
+        let asked = &arguments.sizes;
+        let default = SIZES.iter().filter(|&&bytes| asked.is_empty() && bytes <= total_bytes);
+        let rows = experts.iter().flat_map(|expert| &expert.row_bytes);
+        let sizes: BTreeSet<u64> = default.chain(asked).chain(rows).copied().collect();
+        if let Some(bytes) = sizes.iter().find(|&&bytes| bytes > total_bytes) {
+            let total_bytes = grouped(total_bytes);
+            return Err(format!("copies of {} bytes; --bytes {total_bytes} are to be moved", grouped(*bytes)).into());
+        }
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = arguments.threads.map_or(cpus.saturating_sub(1).max(1), |threads| threads as usize);
+        let reads = Reads { threads, bytes: (2 * cache_bytes()).max(READ_BYTES_MIN) };
+        // On the host device, sources and targets are all of them host memory.
+        check_memory(reads.bytes.saturating_add(total_bytes.saturating_mul(2)), available_bytes())?;
+        Ok(Self { sizes: sizes.into_iter().collect(), total_bytes, reads })
+    }
+
+    fn measure<D: Device>(self, device: &mut D, found: Found) -> Result<Measured, Failure> {
+        let Self { sizes, total_bytes, reads } = self;
+        let mut progress = Progress::new();
+        let copies = measure_copies(device, &sizes, total_bytes, &mut progress.of("copies"))?;
+        let batches = measure_batches(device, &sizes, total_bytes, &mut progress.of("batches"))?;
+        let gathers = measure_gathers(device, &sizes, total_bytes, &mut progress.of("gathers"))?;
+        let read_rate = measure_reads(reads, &mut progress.of("reads"))?;
+        let contended = measure_contended(device, &sizes, total_bytes, reads, &mut progress.of("copies beside reads"))?;
+        progress.end();
+        let name = device.name();
+        Ok(Measured { name, found, copies, batches, gathers, reads, read_rate, contended })
+    }
+}
+
+/// What was measured on.
+enum Found {
+    Cuda(CudaFacts, BatchReport),
+    /// Host memory, and why.
+    Host(String),
+}
+
+struct Measured {
+    name: String,
+    found: Found,
+    copies: Vec<CopyPoint>,
+    batches: Vec<CopyPoint>,
+    gathers: Vec<CopyPoint>,
+    reads: Reads,
+    read_rate: f64,
+    contended: Vec<ContendedPoint>,
+}
+
+impl Measured {
+    /// The rates of experts, and what is to be said of them.
+    fn rates(&self, experts: &[Expert], cpu_rates: &[CpuRate]) -> Result<(Rates, Option<String>), Failure> {
+        let mut by_reads = Vec::new();
+        let points = experts.iter().map(|expert| {
+            // Plans are applied in batches where the device takes them, and both are measured as it does.
+            let seconds = |row: &u64| find(&self.batches, |point| point.bytes == *row).seconds_per_copy();
+            let link = expert.bytes as f64 / expert.row_bytes.iter().map(seconds).sum::<f64>();
+            let beside: Vec<(f64, f64)> = expert
+                .row_bytes
+                .iter()
+                .map(|row| {
+                    let point = find(&self.contended, |point| point.copies.bytes == *row);
+                    (point.copies.seconds_per_copy(), point.read_bytes_per_second)
+                })
+                .collect();
+            let beside_seconds: f64 = beside.iter().map(|(seconds, _)| seconds).sum();
+            let reads = beside.iter().map(|(seconds, rate)| seconds * rate).sum::<f64>() / beside_seconds;
+            let given = cpu_rates.iter().find(|rate| rate.tag == expert.tag).map(|rate| rate.bytes_per_second);
+            if given.is_none() && !by_reads.contains(&expert.tag.as_str()) {
+                by_reads.push(expert.tag.as_str());
+            }
+            // Code that does not come to what memory gives is not slower for copies beside it.
+            let pair = Pair { link: expert.bytes as f64 / beside_seconds, cpu: given.unwrap_or(reads).min(reads) };
+            let cpu = Some(given.unwrap_or(self.read_rate));
+            Point { tag: expert.tag.clone().into(), expert_bytes: expert.bytes, link, cpu, contended: Some(pair) }
+        });
+        let points = points.collect();
+        let note = (!by_reads.is_empty()).then(|| {
+            format!(
+                "the CPU's rate of {} is that of memory reads by {}: the most that its code could reach, not what it does",
+                by_reads.join(", "),
+                count(self.reads.threads as u64, "thread")
+            )
+        });
+        Ok((Rates::new(&self.name, points)?, note))
+    }
+
+    fn write(&self, rates: Option<(&Path, &(Rates, Option<String>))>, out: &mut String) -> std::fmt::Result {
+        let batched = match &self.found {
+            Found::Cuda(facts, batches) => {
+                writeln!(out, "{facts}\n{batches}")?;
+                matches!(batches, BatchReport::On { .. })
+            }
+            Found::Host(why) => {
+                writeln!(out, "measured: host memory to host memory, no figure of a link ({why})")?;
+                false
+            }
+        };
+        write_points(out, "copies, a call each", &self.copies)?;
+        if batched {
+            write_points(out, "copies in batches", &self.batches)?;
+        }
+        write_points(out, "gathers on the device", &self.gathers)?;
+        let Reads { threads, bytes } = self.reads;
+        writeln!(out)?;
+        writeln!(
+            out,
+            "{} of the CPU over {}: {} GB/s alone",
+            count(threads as u64, "reading thread"),
+            binary(bytes),
+            giga(self.read_rate)
+        )?;
+        let mut table = Table::new(["copies beside reads", "GB/s", "us a copy", "of those alone", "reads GB/s"]);
+        for (ContendedPoint { copies, read_bytes_per_second }, alone) in self.contended.iter().zip(&self.batches) {
+            table.row([
+                binary(copies.bytes),
+                giga(copies.bytes_per_second()),
+                micro(copies.seconds_per_copy()),
+                percent(copies.bytes_per_second() / alone.bytes_per_second()),
+                giga(*read_bytes_per_second),
+            ]);
+        }
+        write!(out, "\n{table}")?;
+        writeln!(out)?;
+        write_fit(out, "copies", &self.copies)?;
+        if batched {
+            write_fit(out, "copies in batches", &self.batches)?;
+        }
+        let Some((path, (rates, note))) = rates else { return Ok(()) };
+        let mut table = Table::new(["rates of", "expert bytes", "link GB/s", "CPU GB/s", "link beside", "CPU beside"]);
+        for point in rates.points() {
+            let optional = |rate: Option<f64>| rate.map_or("-".to_owned(), giga);
+            table.row([
+                point.tag.escape_ascii().to_string(),
+                grouped(point.expert_bytes),
+                giga(point.link),
+                optional(point.cpu),
+                optional(point.contended.map(|pair| pair.link)),
+                optional(point.contended.map(|pair| pair.cpu)),
+            ]);
+        }
+        writeln!(out, "\n{table}\nwritten to {} for device {:?}", path.display(), rates.device())?;
+        note.as_ref().map_or(Ok(()), |note| writeln!(out, "note: {note}"))
+    }
+
+    fn json(&self, rates: Option<&(Rates, Option<String>)>) -> Value {
+        let point = |point: &CopyPoint| {
+            json!({
+                "bytes": point.bytes,
+                "count": point.count,
+                "seconds": point.seconds,
+                "returned_seconds": point.returned_seconds,
+                "bytes_per_second": point.bytes_per_second(),
+            })
+        };
+        let points = |points: &[CopyPoint]| -> Value { points.iter().map(point).collect() };
+        let fit = |points: &[CopyPoint]| match Link::fit(points) {
+            Ok(link) => json!({
+                "bytes_per_second": link.bytes_per_second,
+                "seconds_per_copy": link.seconds_per_copy,
+                "deviation": link.deviation(points),
+            }),
+            Err(error) => json!({ "error": error.to_string() }),
+        };
+        let contended = |contended: &ContendedPoint| {
+            let mut value = point(&contended.copies);
+            value["read_bytes_per_second"] = json!(contended.read_bytes_per_second);
+            value
+        };
+        let mut whole = json!({
+            "device": self.name,
+            "copies": points(&self.copies),
+            "batches": points(&self.batches),
+            "gathers": points(&self.gathers),
+            "reads": {
+                "threads": self.reads.threads,
+                "bytes": self.reads.bytes,
+                "bytes_per_second": self.read_rate,
+            },
+            "contended": self.contended.iter().map(contended).collect::<Vec<_>>(),
+            "fit": { "copies": fit(&self.copies), "batches": fit(&self.batches) },
+        });
+        match &self.found {
+            Found::Host(why) => whole["no_link"] = json!(why),
+            Found::Cuda(facts, batches) => {
+                whole["cuda"] = json!({
+                    "ordinal": facts.ordinal,
+                    "driver_version": facts.driver_version,
+                    "capability": [facts.capability.0, facts.capability.1],
+                    "memory_bytes": facts.memory_bytes,
+                    "waits_for_words": facts.waits_for_words,
+                    "registers_read_only": facts.registers_read_only,
+                    "batches": matches!(batches, BatchReport::On { .. }),
+                    "batch_report": batches.to_string(),
+                });
+            }
+        }
+        if let Some((rates, note)) = rates {
+            whole["rates"] = rates_json(rates, note.as_deref());
+        }
+        whole
+    }
+}
+
+/// The point of a size; every row of an expert has one.
+fn find<T>(points: &[T], is_it: impl Fn(&&T) -> bool) -> &T {
+    points.iter().find(is_it).expect("rows of experts are among the sizes")
+}
+
+fn write_points(out: &mut String, heading: &str, points: &[CopyPoint]) -> std::fmt::Result {
+    let mut table = Table::new([heading, "copies", "GB/s", "us a copy", "calls returned after"]);
+    for point in points {
+        table.row([
+            binary(point.bytes),
+            grouped(point.count),
+            giga(point.bytes_per_second()),
+            micro(point.seconds_per_copy()),
+            percent(point.returned_seconds / point.seconds),
+        ]);
+    }
+    write!(out, "\n{table}")
+}
+
+fn write_fit(out: &mut String, what: &str, points: &[CopyPoint]) -> std::fmt::Result {
+    match Link::fit(points) {
+        Ok(link) => writeln!(
+            out,
+            "{what}: {} us each and {} GB/s fit best, off by up to {}",
+            micro(link.seconds_per_copy),
+            giga(link.bytes_per_second),
+            percent(link.deviation(points))
+        ),
+        // Few sizes were asked for: no reason to throw away what was measured.
+        Err(error @ (LinkError::TooFewSizes { .. } | LinkError::NoBandwidth { .. })) => {
+            writeln!(out, "{what}: no fit, {error}")
+        }
+        Err(error) => unreachable!("points that were measured: {error}"),
+    }
+}
+
+fn giga(rate: f64) -> String {
+    format!("{:.2}", rate / 1e9)
+}
+
+fn micro(seconds: f64) -> String {
+    format!("{:.2}", seconds * 1e6)
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", 100.0 * share)
+}
+
+/// Rates in the form of `ftcache_model::measured`.
+fn rates_json(rates: &Rates, note: Option<&str>) -> Value {
+    let points: Vec<Value> = rates
+        .points()
+        .iter()
+        .map(|point| {
+            let mut value = json!({
+                "tag": String::from_utf8_lossy(&point.tag),
+                "expert_bytes": point.expert_bytes,
+                "link_bytes_per_second": point.link,
+            });
+            if let Some(cpu) = point.cpu {
+                value["cpu_bytes_per_second"] = json!(cpu);
+            }
+            if let Some(pair) = point.contended {
+                value["contended"] = json!({ "link_bytes_per_second": pair.link, "cpu_bytes_per_second": pair.cpu });
+            }
+            value
+        })
+        .collect();
+    let mut whole = json!({ "device": rates.device(), "points": points });
+    if let Some(note) = note {
+        whole["note"] = json!(note);
+    }
+    whole
+}
+
+/// Writes rates whole or not at all: beside the file first, then in its place.
+fn write_rates(path: &Path, rates: &Rates, note: Option<&str>) -> std::io::Result<()> {
+    let mut name = path.file_name().ok_or(std::io::ErrorKind::InvalidInput)?.to_owned();
+    name.push(format!(".{}.part", std::process::id()));
+    let part = path.with_file_name(name);
+    let write = || {
+        let mut file = File::create(&part)?;
+        std::io::Write::write_all(&mut file, format!("{:#}\n", rates_json(rates, note)).as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&part, path)
+    };
+    write().inspect_err(|_| drop(std::fs::remove_file(&part)))
+}
+
+/// Whether there is memory to measure with: it is granted before it is there.
+fn check_memory(needed: u64, available: Option<u64>) -> Result<(), String> {
+    match available {
+        Some(available) if needed > available => {
+            let (needed, available) = (grouped(needed), grouped(available));
+            Err(format!("measuring needs {needed} bytes of memory; {available} are available"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Bytes of all caches of the last level together, where the system says so; else 0.
+fn cache_bytes() -> u64 {
+    // One cache is listed by every CPU that shares it.
+    let mut caches: BTreeSet<(u32, String, u64)> = BTreeSet::new();
+    let Ok(cpus) = std::fs::read_dir("/sys/devices/system/cpu") else { return 0 };
+    for cpu in cpus.flatten() {
+        let Ok(indexes) = std::fs::read_dir(cpu.path().join("cache")) else { continue };
+        for index in indexes.flatten() {
+            let field = |name: &str| -> Option<String> {
+                Some(std::fs::read_to_string(index.path().join(name)).ok()?.trim().to_owned())
+            };
+            let bytes = field("size").and_then(|size| size.strip_suffix('K')?.parse::<u64>().ok()?.checked_mul(1024));
+            let level = field("level").and_then(|level| level.parse().ok());
+            if let (Some(level), Some(shared), Some(bytes)) = (level, field("shared_cpu_list"), bytes) {
+                caches.insert((level, shared, bytes));
+            }
+        }
+    }
+    let last = caches.last().map_or(0, |&(level, ..)| level);
+    let bytes = caches.iter().filter(|&&(level, ..)| level == last).map(|&(.., bytes)| bytes);
+    bytes.fold(0, u64::saturating_add).min(u64::MAX / 2)
+}
+
+/// A line on a terminal's stderr, now and then.
+struct Progress {
+    shown: Instant,
+    any: bool,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self { shown: Instant::now(), any: false }
+    }
+
+    /// Shows one measurement.
+    fn of(&mut self, what: &'static str) -> impl FnMut(u64, u64) {
+        move |done, all| {
+            if self.shown.elapsed() < Duration::from_millis(200) || !std::io::stderr().is_terminal() {
+                return;
+            }
+            // A shorter line leaves nothing of a longer one.
+            eprint!("\r{:<50}", format!("measuring {what}: {done} of {all}"));
+            let _ = std::io::Write::flush(&mut std::io::stderr());
+            self.shown = Instant::now();
+            self.any = true;
+        }
+    }
+
+    fn end(&self) {
+        if self.any {
+            eprintln!();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_rates_are_read_or_refused() {
+        let read = |text| parse_cpu_rate(text).map(|rate| (rate.tag, rate.bytes_per_second));
+        assert_eq!(read("Q4_K=9.1e10"), Ok(("Q4_K".to_owned(), 9.1e10)));
+        assert_eq!(read("gate=Q4_K down=Q6_K=91GB"), Ok(("gate=Q4_K down=Q6_K".to_owned(), 9.1e10)));
+        for text in ["Q4_K", "Q4_K=", "Q4_K=0", "Q4_K=-1", "Q4_K=NaN", "Q4_K=inf", "Q4_K=1e308", "Q4_K=fast"] {
+            assert!(read(text).is_err(), "{text}");
+        }
+    }
+
+    fn copies(bytes: u64, seconds_per_copy: f64) -> CopyPoint {
+        let seconds = 10.0 * seconds_per_copy;
+        CopyPoint { bytes, count: 10, seconds, returned_seconds: seconds }
+    }
+
+    #[test]
+    fn rates_are_those_of_an_experts_rows() {
+        let beside = |bytes, seconds, rate| {
+            let copies = copies(bytes, seconds);
+            ContendedPoint { copies, read_bytes_per_second: rate }
+        };
+        let measured = Measured {
+            name: "card".to_owned(),
+            found: Found::Host("a test".to_owned()),
+            copies: Vec::new(),
+            batches: vec![copies(100, 1e-6), copies(900, 3e-6)],
+            gathers: Vec::new(),
+            reads: Reads { threads: 3, bytes: 1 },
+            read_rate: 5e9,
+            contended: vec![beside(100, 2e-6, 4e9), beside(900, 6e-6, 3e9)],
+        };
+        let expert = |tag: &str, row_bytes: &[u64]| Expert {
+            tag: tag.to_owned(),
+            bytes: row_bytes.iter().sum(),
+            row_bytes: row_bytes.to_vec(),
+        };
+        let experts = [expert("a", &[900, 100, 900]), expert("b", &[100]), expert("c", &[100])];
+        let given =
+            [("b", 2e9), ("c", 4.5e9)].map(|(tag, rate)| CpuRate { tag: tag.to_owned(), bytes_per_second: rate });
+        let (rates, note) = measured.rates(&experts, &given).unwrap();
+        let near = |one: f64, other: f64| assert!((one / other - 1.0).abs() < 1e-12, "{one} {other}");
+        let [a, b, c] = rates.points() else { panic!("three points") };
+        near(a.link, 1900.0 / 7e-6);
+        let pair = a.contended.unwrap();
+        near(pair.link, 1900.0 / 14e-6);
+        near(pair.cpu, (2.0 * 4e9 + 12.0 * 3e9) / 14.0);
+        assert_eq!([a.cpu, b.cpu, c.cpu], [Some(5e9), Some(2e9), Some(4.5e9)]);
+        // Slower code loses nothing to copies; faster code comes to what reads come to.
+        near(b.contended.unwrap().cpu, 2e9);
+        near(c.contended.unwrap().cpu, 4e9);
+        let wanted = "the CPU's rate of a is that of memory reads by 3 threads: the most that its code could reach, not what it does";
+        assert_eq!(note.as_deref(), Some(wanted));
+        assert_eq!(measured.rates(&experts[1..], &given).unwrap().1, None);
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_not_measured() {
+        assert_eq!(check_memory(1_000, Some(1_000)), Ok(()));
+        assert_eq!(check_memory(u64::MAX, None), Ok(()));
+        let error = check_memory(1_001, Some(1_000)).unwrap_err();
+        assert_eq!(error, "measuring needs 1,001 bytes of memory; 1,000 are available");
+    }
+}
