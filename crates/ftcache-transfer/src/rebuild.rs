@@ -1,6 +1,6 @@
 //! Other slots for the same model, and residents that are put back: rows that move on the device, or come from the host.
 
-use ftcache_policy::{BankId, Geometry, LayerId, PoolId};
+use ftcache_policy::{BankId, Geometry, LayerId, Pool, PoolId};
 use ftcache_residency::{Move, Placement};
 
 use crate::apply::Copies;
@@ -188,7 +188,9 @@ impl<D: Device> Loader<D> {
             let mut kept: Vec<(u64, u64)> = Vec::new();
             for (pool, before) in self.geometry.pools().iter().zip(old.pools()).filter(|_| keep) {
                 let (range, was) = (pool.ranges()[bank], before.ranges()[bank]);
-                if (range.offset, range.stride, range.row_bytes) == (was.offset, was.stride, was.row_bytes) {
+                let key = |geometry: &Geometry, pool: &Pool| geometry.model().layer(pool.layers()[0]).clone();
+                let lies_there = (range.offset, range.stride) == (was.offset, was.stride);
+                if lies_there && key(&self.geometry, pool) == key(old, before) {
                     let slots = u64::from(pool.slot_count().min(before.slot_count()));
                     kept.push((range.offset, range.offset + slots * range.stride));
                 }

@@ -113,48 +113,6 @@ fn neighbouring_rows_to_neighbouring_slots_are_one_run() {
 }
 
 #[test]
-fn free_slots_go_first_and_no_more_rows_than_asked_for() {
-    let mut cache = full_pool();
-    cache.forget(POOL, slot(3));
-    let plan = leave(&mut cache, &[4, 5, 6, 7]);
-    assert_eq!(later(&mut cache, &plan, 0), (1, vec![]));
-    assert_eq!(later(&mut cache, &plan, 1), (2, vec![(3, 4)]));
-    assert_eq!(later(&mut cache, &plan, 2), (3, vec![(0, 5), (1, 6)]), "the others are still left");
-    assert_eq!((late_stats(&cache), cache.in_flight_count(POOL)), ([3, 2, 0, 0], 3));
-    assert_eq!(absences(&cache, [4, 5, 6, 7]).map(|why| why == Some(Absence::InFlight)), [true, true, true, false]);
-}
-
-#[test]
-fn no_slot_that_the_step_uses_is_taken() {
-    for phase in Phase::ALL {
-        // Slot 0 is a hit, slot 1 goes to the first miss.
-        let mut cache = full_pool();
-        let plan = commit(&mut cache, Step { phase, ..up_to(1) }, &[0, 4, 5, 6, 7]);
-        assert_eq!(answer(&plan), [0, 1, -1, -1, -1], "{phase:?}");
-        assert_eq!(later(&mut cache, &plan, 9), (1, vec![(2, 5), (3, 6)]), "{phase:?}");
-        assert_eq!(later(&mut cache, &plan, 9), (2, vec![]), "{phase:?}");
-    }
-}
-
-#[test]
-fn a_slot_of_the_step_that_was_forgotten_since_is_not_taken() {
-    let mut cache = full_pool();
-    let plan = leave(&mut cache, &[0, 4]);
-    cache.forget(POOL, slot(0));
-    assert_eq!(later(&mut cache, &plan, 9), (1, vec![(1, 4)]), "kernels of the step may still read slot 0");
-}
-
-#[test]
-fn rows_that_landed_behind_a_step_are_no_victims_of_it() {
-    let mut cache = one_pool(1, 8, 3);
-    let plan = leave(&mut cache, &[0, 1, 2, 3]);
-    let (flight, copies) = later(&mut cache, &plan, 2);
-    assert_eq!((copies, land(&mut cache, flight)), (vec![(0, 0), (1, 1)], 2));
-    assert_eq!(later(&mut cache, &plan, 9), (2, vec![(2, 2)]), "they have the stamp of the step");
-    assert_eq!(later(&mut cache, &plan, 9), (3, vec![]));
-}
-
-#[test]
 fn a_pinned_slot_is_not_taken_and_a_pinned_hit_counts_once() {
     let mut cache = full_pool();
     cache.pin(&[(layer(0), expert(0)), (layer(0), expert(1))], 2).unwrap();
@@ -188,28 +146,6 @@ fn a_slot_in_flight_is_passed_over_as_a_victim() {
     }
     assert_eq!((land(&mut cache, flight), stamps(&cache, POOL)), (1, vec![5, 9, 9, 9]));
     assert_eq!(commit(&mut cache, layer(0), &[0]).copies()[0].slot, slot(0), "and its turn has come");
-}
-
-// B07.
-#[test]
-fn where_all_slots_are_in_flight_nobody_gets_one() {
-    let mut cache = all_in_flight();
-    let plan = commit(&mut cache, up_to(9), &[2, 0, 3]);
-    assert_eq!((answer(&plan), plan.left()), (vec![-1; 3], &ids(&[2, 3])[..]));
-    assert_eq!(later(&mut cache, &plan, 9), (2, vec![]));
-    let error = refuse(&mut cache, layer(0), &[2]);
-    let wide = EnsureError::StepTooWide {
-        layer: layer(0),
-        pool: POOL,
-        needed: 1,
-        given: 0,
-        slot_count: 2,
-        pinned: 2,
-        withheld: 0,
-    };
-    assert_eq!(error, wide);
-    assert_eq!((owners(&cache, POOL), land(&mut cache, 1)), (vec![None; 2], 2));
-    assert_eq!(owners(&cache, POOL), [Some(0), Some(1)]);
 }
 
 #[test]
@@ -250,35 +186,6 @@ fn a_step_too_wide_is_told_the_slots_in_flight() {
 }
 
 #[test]
-fn a_flight_lands_once_and_flights_land_in_any_order() {
-    let mut cache = one_pool(1, 8, 4);
-    let plan = leave(&mut cache, &[0, 1, 2, 3]);
-    assert_eq!(later(&mut cache, &plan, 1).0, 1);
-    assert_eq!(later(&mut cache, &plan, 2).0, 2);
-    assert_eq!(later(&mut cache, &plan, 1).0, 3);
-    assert_eq!([3, 3, 2, 4, 0, 2, 1].map(|flight| land(&mut cache, flight)), [1, 0, 2, 0, 0, 0, 1]);
-    assert_eq!((owners(&cache, POOL), late_stats(&cache)), ([0, 1, 2, 3].map(Some).to_vec(), [4, 0, 4, 0]));
-}
-
-#[test]
-fn only_the_last_step_can_be_fetched_behind_and_only_if_it_is_hybrid() {
-    let mut cache = one_pool(1, 8, 4);
-    let plan = leave(&mut cache, &[5]);
-    let plain = commit(&mut cache, layer(0), &[0]);
-    let before = state(&cache);
-    let mut late = LatePlan::new();
-    let errors = [&plan, &plain].map(|plan| cache.fetch_later(plan, 1, &mut late).map(drop).unwrap_err());
-    assert_eq!(errors, [LateError::NotTheLastStep { step: 1, last: 2 }, LateError::NotHybrid { layer: layer(0) }]);
-    assert_eq!(
-        errors.map(|error| error.to_string()),
-        ["step 1 is not the last one, which is 2", "the step of layer 0 left no misses to a CPU"]
-    );
-    assert_eq!((state(&cache), format!("{late:?}")), (before, format!("{:?}", LatePlan::new())));
-    let plan = leave(&mut cache, &[5]);
-    assert_eq!(later(&mut cache, &plan, 1), (1, vec![(1, 5)]), "what was refused has no number");
-}
-
-#[test]
 fn an_expert_pinned_on_its_way_is_no_victim_once_it_is_here() {
     let mut cache = one_pool(1, 8, 3);
     let plan = leave(&mut cache, &[0, 1]);
@@ -292,19 +199,6 @@ fn an_expert_pinned_on_its_way_is_no_victim_once_it_is_here() {
     assert_eq!(owners(&cache, POOL)[0], Some(0));
     cache.unpin(&[(layer(0), expert(0))]).unwrap();
     assert_eq!(answer(&commit(&mut cache, layer(0), &[5])), [0]);
-}
-
-#[test]
-fn a_token_has_the_same_answer_when_its_rows_have_landed() {
-    let mut cache = one_pool(1, 8, 3);
-    let step = Step { token: Some(1), ..up_to(1) };
-    let plan = commit(&mut cache, step, &[0, 1, 2]);
-    let copies = later(&mut cache, &plan, 1).1;
-    let again = commit(&mut cache, step, &[0, 1, 2]);
-    assert_eq!((again.is_repeat(), answer(&again), again.left()), (true, vec![0, -1, -1], plan.left()));
-    land(&mut cache, 1);
-    let again = commit(&mut cache, step, &[0, 1, 2]);
-    assert_eq!((answer(&again), later(&mut cache, &again, 9).1), (vec![0, -1, -1], vec![(2, 2)]), "after {copies:?}");
 }
 
 // Slots 0 to 2: 0 is on its way and pinned, 2 is pinned and not here, and 3 has the third.
@@ -323,4 +217,144 @@ fn a_pinned_row_on_its_way_takes_one_slot_from_the_parts_of_a_step() {
 
 fn part_ids(part: &[ExpertId]) -> Vec<u32> {
     part.iter().map(|route| route.get()).collect()
+}
+
+#[test]
+fn free_slots_go_first_and_no_more_rows_than_asked_for() {
+    for (most, copies) in [(0, vec![]), (1, vec![(3, 4)]), (3, vec![(3, 4), (0, 5), (1, 6)])] {
+        let mut cache = full_pool();
+        cache.forget(POOL, slot(3));
+        let plan = leave(&mut cache, &[4, 5, 6, 7]);
+        assert_eq!(later(&mut cache, &plan, most), (1, copies.clone()));
+        let (rows, evictions) = (copies.len() as u64, copies.iter().filter(|(slot, _)| *slot != 3).count() as u64);
+        assert_eq!((late_stats(&cache), cache.in_flight_count(POOL)), ([rows, evictions, 0, 0], rows as u32));
+        let why = |index| if index < copies.len() { Absence::InFlight } else { Absence::OnCpu };
+        assert_eq!(absences(&cache, [4, 5, 6, 7]), [0, 1, 2, 3].map(|index| Some(why(index))));
+    }
+}
+
+#[test]
+fn no_slot_that_the_step_uses_is_taken() {
+    for phase in Phase::ALL {
+        // Slot 0 is a hit, slot 1 goes to the first miss: in some phases both have lower stamps than slots 2 and 3.
+        let mut cache = full_pool();
+        let plan = commit(&mut cache, Step { phase, ..up_to(1) }, &[0, 4, 5, 6, 7]);
+        assert_eq!(answer(&plan), [0, 1, -1, -1, -1], "{phase:?}");
+        assert_eq!(later(&mut cache, &plan, 9), (1, vec![(2, 5), (3, 6)]), "{phase:?}");
+    }
+}
+
+// B07.
+#[test]
+fn where_all_slots_are_in_flight_nobody_gets_one() {
+    let mut cache = all_in_flight();
+    let plan = commit(&mut cache, up_to(9), &[2, 0, 3]);
+    assert_eq!((answer(&plan), plan.left()), (vec![-1; 3], &ids(&[2, 3])[..]));
+    assert_eq!(later(&mut cache, &plan, 9), (2, vec![]));
+    for phase in Phase::ALL {
+        let (needed, given, slot_count, pinned) = (1, 0, 2, 2);
+        let wide =
+            EnsureError::StepTooWide { layer: layer(0), pool: POOL, needed, given, slot_count, pinned, withheld: 0 };
+        assert_eq!(refuse(&mut cache, of_phase(phase, 0), &[2]), wide);
+    }
+    assert_eq!((owners(&cache, POOL), land(&mut cache, 1)), (vec![None; 2], 2));
+    assert_eq!(owners(&cache, POOL), [Some(0), Some(1)]);
+}
+
+#[test]
+fn a_flight_lands_once_and_flights_land_in_any_order() {
+    let mut cache = one_pool(1, 8, 4);
+    for (flight, routes) in [(1, &[0][..]), (2, &[1, 2]), (3, &[3])] {
+        let plan = leave(&mut cache, routes);
+        assert_eq!(later(&mut cache, &plan, 9).0, flight);
+    }
+    assert_eq!([3, 3, 2, 4, 0, 2, 1].map(|flight| land(&mut cache, flight)), [1, 0, 2, 0, 0, 0, 1]);
+    assert_eq!((owners(&cache, POOL), late_stats(&cache)), ([0, 1, 2, 3].map(Some).to_vec(), [4, 0, 4, 0]));
+    assert_eq!(stamps(&cache, POOL), [1, 2, 2, 3]);
+}
+
+/// Has a later fetch refused, and holds that nothing has changed.
+#[track_caller]
+fn refuse_later(cache: &mut Cache, plan: &Plan) -> LateError {
+    let (before, mut late) = (state(cache), LatePlan::new());
+    let error = cache.fetch_later(plan, 1, &mut late).map(drop).unwrap_err();
+    assert_eq!((state(cache), format!("{late:?}")), (before, format!("{:?}", LatePlan::new())));
+    error
+}
+
+#[test]
+fn only_behind_the_last_step_can_be_fetched_and_only_if_it_is_hybrid() {
+    let mut cache = one_pool(1, 8, 4);
+    let (first, second) = (leave(&mut cache, &[5]), leave(&mut cache, &[6]));
+    let error = refuse_later(&mut cache, &first);
+    assert_eq!(error, LateError::NotTheLastStep { step: 1, last: Some(2) });
+    assert_eq!(error.to_string(), "step 1 is not the last call, which is hybrid step 2");
+    let plain = commit(&mut cache, layer(0), &[0]);
+    for (plan, step) in [(&second, 2), (&plain, 3)] {
+        let error = refuse_later(&mut cache, plan);
+        assert_eq!(error, LateError::NotTheLastStep { step, last: None });
+        assert_eq!(error.to_string(), format!("step {step} is not the last call, or not a hybrid step"));
+    }
+    let plan = leave(&mut cache, &[5]);
+    assert_eq!(later(&mut cache, &plan, 1), (1, vec![(1, 5)]), "what was refused has no number");
+    assert_eq!(refuse_later(&mut cache, &plan), LateError::NotTheLastStep { step: 4, last: None }, "once");
+}
+
+#[test]
+fn nothing_that_frees_slots_or_uses_others_may_lie_between_a_step_and_its_later_fetch() {
+    let calls: [(&str, fn(&mut Cache)); 9] = [
+        ("a slot that is freed", |cache| drop(cache.forget(POOL, slot(11)))),
+        ("a layer that is forgotten", |cache| drop(cache.forget_layer(layer(2)))),
+        ("a reset", Cache::reset),
+        ("a chunk that begins", |cache| cache.begin_chunk().unwrap()),
+        ("a step", |cache| drop(decode(cache, 1, &[0]))),
+        ("an aborted step", |cache| abort(cache, layer(1), &[0])),
+        ("an accepted draft", |cache| cache.accept(layer(1), &[]).unwrap()),
+        ("a rebuild", |cache| *cache = cache.rebuilt_with_pools(&pools_of([0; 3]), &[12], Keep::WhatFits).unwrap().0),
+        ("an answer that is repeated", |cache| {
+            assert!(commit(cache, Step { token: Some(7), ..of_phase(Phase::Verify, 1) }, &[1]).is_repeat());
+        }),
+    ];
+    for (what, call) in calls {
+        let mut cache = borrowing(3, 4, 12);
+        commit(&mut cache, Step { token: Some(7), ..of_phase(Phase::Verify, 1) }, &[1]);
+        let plan = leave(&mut cache, &[0]);
+        call(&mut cache);
+        assert_eq!(refuse_later(&mut cache, &plan), LateError::NotTheLastStep { step: 2, last: None }, "{what}");
+    }
+    let mut cache = borrowing(3, 4, 12);
+    cache.begin_chunk().unwrap();
+    let plan = leave(&mut cache, &[0]);
+    cache.abandon_chunk().unwrap();
+    assert_eq!(refuse_later(&mut cache, &plan), LateError::NotTheLastStep { step: 1, last: None }, "a chunk that ends");
+}
+
+#[test]
+fn what_neither_frees_slots_nor_is_a_step_may_lie_between_a_step_and_its_later_fetch() {
+    let mut cache = full_pool();
+    let plan = leave(&mut cache, &[4]);
+    later(&mut cache, &plan, 1);
+    let step = Step { token: Some(1), ..up_to(0) };
+    let plan = commit(&mut cache, step, &[1, 5, 6, 7]);
+    refuse(&mut cache, layer(0), &[8]);
+    assert_eq!(land(&mut cache, 1), 1);
+    cache.pin(&[(layer(0), expert(2))], 2).unwrap();
+    assert!(commit(&mut cache, step, &[1, 5, 6, 7]).is_repeat());
+    assert_eq!(cache.skip_to(70), 70);
+    // Slot 0 has landed with stamp 5, slot 1 is the step's, and slot 2 is pinned.
+    assert_eq!(later(&mut cache, &plan, 9).1, [(3, 5), (0, 6)]);
+    assert_eq!((land(&mut cache, 2), stamps(&cache, POOL)), (2, vec![6, 6, 3, 6]), "stamps of the step, 70 or not");
+}
+
+#[test]
+fn a_token_has_the_same_answer_when_its_rows_have_landed() {
+    let mut cache = one_pool(1, 8, 3);
+    let step = Step { token: Some(1), ..up_to(1) };
+    let plan = commit(&mut cache, step, &[0, 1, 2]);
+    assert_eq!(later(&mut cache, &plan, 1), (1, vec![(1, 1)]));
+    for landed in [0, 1] {
+        let again = commit(&mut cache, step, &[0, 1, 2]);
+        assert_eq!((again.is_repeat(), answer(&again), again.left()), (true, vec![0, -1, -1], plan.left()));
+        assert_eq!(land(&mut cache, 1), 1 - landed);
+    }
 }

@@ -111,18 +111,6 @@ fn pools_that_are_rebuilt_have_no_flights_and_no_number_comes_again() {
     }
 }
 
-#[test]
-fn nothing_is_fetched_behind_a_step_of_other_pools() {
-    let mut cache = full_pool();
-    let plan = leave(&mut cache, &[4]);
-    let pools: [(&[Option<PoolId>], u32); 3] = [(&[Some(POOL)], 4), (&[Some(POOL)], 1), (&[None], 4)];
-    for (pool_of_layer, slot_count) in pools {
-        let (mut next, _) = cache.rebuilt_with_pools(pool_of_layer, &[slot_count], Keep::WhatFits).unwrap();
-        assert!(next.fetch_later(&plan, 1, &mut LatePlan::new()).is_err(), "{slot_count} slots of {pool_of_layer:?}");
-        next.check().unwrap();
-    }
-}
-
 // Buffers lie on slots 0 to 7.
 #[test]
 fn a_chunk_frees_the_slots_in_flight_under_its_buffers() {
@@ -153,15 +141,4 @@ fn a_chunk_frees_the_slots_in_flight_under_its_buffers() {
     let report = cache.abandon_chunk().unwrap();
     assert_eq!((report.lost, cache.stamp(POOL, slot(5))), (7, 0), "what never was here is not lost to the buffers");
     assert_eq!(land(&mut cache, flight), 0);
-}
-
-#[test]
-fn a_chunk_between_a_step_and_its_later_fetch_takes_slots_from_both() {
-    let mut cache = borrowing(2, 6, 8);
-    cache.set_staging(cache.staging().unwrap().without_overlap(), 0).unwrap();
-    commit(&mut cache, layer(0), &[0, 1, 2, 3, 4]);
-    let plan = leave(&mut cache, &[0, 1, 2, 3, 4, 5]);
-    cache.begin_chunk().unwrap();
-    // The buffer lies on slots 0 to 5, which are all of the step's: slots 6 and 7 are open.
-    assert_eq!(later(&mut cache, &plan, 9).1, [(6, 5)]);
 }

@@ -128,6 +128,8 @@ unsafe impl Device for CudaDevice {
 
     fn can_read(&mut self, base: *const u8, bytes: u64) -> Result<bool, DeviceError> {
         let first = base.addr() as u64;
+        // What the driver says of an address after a failure is no answer.
+        self.check()?;
         self.with(|device, calls| {
             device.ranges.forget_foreign(first, bytes);
             let mut at = first;
@@ -163,7 +165,7 @@ unsafe impl Device for CudaDevice {
         let waited = self.done("unregister", bytes, unsafe { (driver.calls.context_synchronize)() });
         // SAFETY: the range was registered here, and nothing reads it any more.
         let code = unsafe { (driver.calls.host_unregister)(base.cast_mut().cast()) };
-        waited.and(self.done("unregister", bytes, code))
+        waited.and(self.done("unregister", bytes, code)).and(self.enter())
     }
 
     fn create_stream(&mut self) -> Result<Stream, DeviceError> {

@@ -31,6 +31,8 @@ pub(crate) struct Notes {
     pub(crate) clears: u64,
     /// The copy after so many more is refused.
     pub(crate) fail_copy: Option<u64>,
+    /// The wait for a word of the host's, or the raising of one, after so many more is refused.
+    pub(crate) fail_word: Option<u64>,
     /// Numbers of the allocations that are refused, counted from the first.
     pub(crate) refused_allocations: BTreeSet<u64>,
     pub(crate) allocations: u64,
@@ -61,10 +63,19 @@ impl Notes {
     }
 
     fn refuses_copy(&mut self) -> bool {
-        let fails = self.fail_copy == Some(0);
-        self.fail_copy = self.fail_copy.and_then(|left| left.checked_sub(1));
-        fails
+        count_down(&mut self.fail_copy)
     }
+
+    fn check_word(&mut self) -> Result<(), DeviceError> {
+        if count_down(&mut self.fail_word) { Err(refused("word", 4)) } else { Ok(()) }
+    }
+}
+
+/// Whether it was at its end.
+fn count_down(left: &mut Option<u64>) -> bool {
+    let ends = *left == Some(0);
+    *left = left.and_then(|left| left.checked_sub(1));
+    ends
 }
 
 fn refused(operation: &'static str, bytes: u64) -> DeviceError {
@@ -94,6 +105,7 @@ impl Probe {
             copies: 0,
             clears: 0,
             fail_copy: None,
+            fail_word: None,
             refused_allocations: BTreeSet::new(),
             allocations: 0,
             blocks: BTreeMap::new(),
@@ -270,13 +282,17 @@ unsafe impl Device for Probe {
     }
 
     unsafe fn wait_for_host(&mut self, stream: Stream, word: *const AtomicU32, value: u32) -> Result<(), DeviceError> {
+        let mut notes = self.enqueue();
+        notes.check_word()?;
         // SAFETY: our caller made the promise that is asked for here.
-        unsafe { self.enqueue().inner.wait_for_host(stream, word, value) }
+        unsafe { notes.inner.wait_for_host(stream, word, value) }
     }
 
     unsafe fn tell_host(&mut self, stream: Stream, word: *const AtomicU32, value: u32) -> Result<(), DeviceError> {
+        let mut notes = self.enqueue();
+        notes.check_word()?;
         // SAFETY: our caller made the promise that is asked for here.
-        unsafe { self.enqueue().inner.tell_host(stream, word, value) }
+        unsafe { notes.inner.tell_host(stream, word, value) }
     }
 
     fn read(&mut self, memory: Memory, offset: u64, target: &mut [u8]) -> Result<(), DeviceError> {

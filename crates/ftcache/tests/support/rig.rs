@@ -12,7 +12,7 @@ mod cuda_world;
 pub(crate) use cuda_world::CudaWorld;
 use ftcache::transfer::HostAccess;
 use ftcache::{
-    BankId, Cache, Constraints, Device, DeviceSpan, Error, ExpertId, Geometry, HostDevice, HostRows, LayerId,
+    BankId, BounceSize, Cache, Constraints, Device, DeviceSpan, Error, ExpertId, Geometry, HostDevice, HostRows, LayerId,
     LayoutKey, Loader, Memory, Model, PoolId, Quantisation, RowCopy, Scope, SlotId, Step, Stream, Streams, TailPad,
 };
 use ftcache_cuda_emu::client::Config;
@@ -87,6 +87,15 @@ impl Rig {
 
     pub(crate) fn unattached(cache: Cache<Probe>, probe: Probe) -> Self {
         Self { cache, probe, scratch: None, looks: Vec::new(), at: 0, rows: Vec::new() }
+    }
+
+    /// The same with a bounce buffer for what is not pinned.
+    pub(crate) fn bouncing(geometry: Geometry, device: Box<dyn Device>, pinned: Pinned, size: BounceSize) -> Self {
+        let probe = Probe::new(device);
+        let mut rig = Self::unattached(Cache::new(geometry, probe.clone()).unwrap(), probe);
+        rig.cache.set_bounce(size).unwrap();
+        rig.attach_all(pinned, 3);
+        rig
     }
 
     /// Slots in memory of the test's, which keeps it until the rig is gone.
