@@ -4,11 +4,31 @@ use crate::native::{Profile, build_library, system_libraries};
 use crate::python::{cmake, models};
 use crate::run::{Outcome, cargo, command, root, run, target};
 
-/// Rust (the header's freshness is one of its tests), the model fixtures, then C and C++.
+/// Rust (the header's freshness is one of its tests), the model fixtures, a GPU if there is one, then C and C++.
 pub(crate) fn test() -> Outcome {
     run(cargo().args(["test", "--quiet"]))?;
     models(true)?;
+    gpu()?;
     ctest()
+}
+
+/// The tests of the CUDA device ran on the emulated driver; where there is a GPU, they run there too.
+fn gpu() -> Outcome {
+    let Some(name) = gpu_name() else {
+        println!("no GPU here: the tests of the CUDA device ran on the emulated driver alone");
+        return Ok(());
+    };
+    println!("the tests of the CUDA device once more, on {name}");
+    run(cargo()
+        .args(["test", "--quiet", "--package", "ftcache-transfer", "--test", "cuda"])
+        .env("FTCACHE_TEST_GPU", "1"))
+}
+
+/// The first GPU, as its driver's own program tells it.
+fn gpu_name() -> Option<String> {
+    let listed = command("nvidia-smi").args(["--query-gpu=name", "--format=csv,noheader"]).output().ok()?;
+    let names = String::from_utf8(listed.stdout).ok().filter(|_| listed.status.success())?;
+    names.lines().next().map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned)
 }
 
 fn ctest() -> Outcome {

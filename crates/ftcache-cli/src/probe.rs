@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "BYTES,BYTES", value_delimiter = ',', value_parser = parse_bytes)]
     sizes: Vec<u64>,
     /// Bytes of each measurement, in as many copies as that makes, 2048 at most
-    #[arg(long, value_name = "TOTAL", value_parser = parse_bytes, default_value = "128MiB")]
+    #[arg(long, value_name = "TOTAL", value_parser = parse_bytes, default_value = "64MiB")]
     bytes: u64,
     /// Threads that read memory [default: one fewer than CPUs, which waits for copies]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -118,11 +118,12 @@ pub(crate) fn run(arguments: &Arguments, out: &mut String) -> Result<(), Failure
     }
     let measured = match device {
         Ok(mut device) => {
-            device.probe_batches(LARGE_BYTES)?;
-            let found = Found::Cuda(device.facts().clone(), device.batches().clone());
-            plan.measure(&mut device, found)?
+            let batched = matches!(device.probe_batches(LARGE_BYTES)?, BatchReport::On { .. });
+            let measured = plan.measure(&mut device, batched)?;
+            // A batch may have been refused since.
+            Measured { found: Found::Cuda(device.facts().clone(), device.batches().clone()), ..measured }
         }
-        Err(why) => plan.measure(&mut HostDevice::new(), Found::Host(why))?,
+        Err(why) => Measured { found: Found::Host(why), ..plan.measure(&mut HostDevice::new(), false)? },
     };
     let rates = match &arguments.rates {
         None => None,
@@ -194,16 +195,18 @@ impl Measurements {
         Ok(Self { sizes: sizes.into_iter().collect(), total_bytes, reads })
     }
 
-    fn measure<D: Device>(self, device: &mut D, found: Found) -> Result<Measured, Failure> {
+    /// What it was measured on is the caller's to say.
+    fn measure<D: Device>(self, device: &mut D, batched: bool) -> Result<Measured, Failure> {
         let Self { sizes, total_bytes, reads } = self;
         let mut progress = Progress::new();
         let copies = measure_copies(device, &sizes, total_bytes, &mut progress.of("copies"))?;
-        let batches = measure_batches(device, &sizes, total_bytes, &mut progress.of("batches"))?;
+        let batches = batched.then(|| measure_batches(device, &sizes, total_bytes, &mut progress.of("batches")));
+        let batches = batches.transpose()?;
         let gathers = measure_gathers(device, &sizes, total_bytes, &mut progress.of("gathers"))?;
         let read_rate = measure_reads(reads, &mut progress.of("reads"))?;
         let contended = measure_contended(device, &sizes, total_bytes, reads, &mut progress.of("copies beside reads"))?;
         progress.end();
-        let name = device.name();
+        let (name, found) = (device.name(), Found::Host(String::new()));
         Ok(Measured { name, found, copies, batches, gathers, reads, read_rate, contended })
     }
 }
@@ -219,7 +222,8 @@ struct Measured {
     name: String,
     found: Found,
     copies: Vec<CopyPoint>,
-    batches: Vec<CopyPoint>,
+    /// `None` where the device takes none.
+    batches: Option<Vec<CopyPoint>>,
     gathers: Vec<CopyPoint>,
     reads: Reads,
     read_rate: f64,
@@ -227,12 +231,16 @@ struct Measured {
 }
 
 impl Measured {
+    /// Copies as a plan's are made, which is how they are made beside reads, too: in batches where the device takes them.
+    fn as_applied(&self) -> &[CopyPoint] {
+        self.batches.as_ref().unwrap_or(&self.copies)
+    }
+
     /// The rates of experts, and what is to be said of them.
     fn rates(&self, experts: &[Expert], cpu_rates: &[CpuRate]) -> Result<(Rates, Option<String>), Failure> {
         let mut by_reads = Vec::new();
         let points = experts.iter().map(|expert| {
-            // Plans are applied in batches where the device takes them, and both are measured as it does.
-            let seconds = |row: &u64| find(&self.batches, |point| point.bytes == *row).seconds_per_copy();
+            let seconds = |row: &u64| find(self.as_applied(), |point| point.bytes == *row).seconds_per_copy();
             let link = expert.bytes as f64 / expert.row_bytes.iter().map(seconds).sum::<f64>();
             let beside: Vec<(f64, f64)> = expert
                 .row_bytes
@@ -265,19 +273,13 @@ impl Measured {
     }
 
     fn write(&self, rates: Option<(&Path, &(Rates, Option<String>))>, out: &mut String) -> std::fmt::Result {
-        let batched = match &self.found {
-            Found::Cuda(facts, batches) => {
-                writeln!(out, "{facts}\n{batches}")?;
-                matches!(batches, BatchReport::On { .. })
-            }
-            Found::Host(why) => {
-                writeln!(out, "measured: host memory to host memory, no figure of a link ({why})")?;
-                false
-            }
-        };
+        match &self.found {
+            Found::Cuda(facts, batches) => writeln!(out, "{facts}\n{batches}")?,
+            Found::Host(why) => writeln!(out, "measured: host memory to host memory, no figure of a link ({why})")?,
+        }
         write_points(out, "copies, a call each", &self.copies)?;
-        if batched {
-            write_points(out, "copies in batches", &self.batches)?;
+        if let Some(batches) = &self.batches {
+            write_points(out, "copies in batches", batches)?;
         }
         write_points(out, "gathers on the device", &self.gathers)?;
         let Reads { threads, bytes } = self.reads;
@@ -290,7 +292,7 @@ impl Measured {
             giga(self.read_rate)
         )?;
         let mut table = Table::new(["copies beside reads", "GB/s", "us a copy", "of those alone", "reads GB/s"]);
-        for (ContendedPoint { copies, read_bytes_per_second }, alone) in self.contended.iter().zip(&self.batches) {
+        for (ContendedPoint { copies, read_bytes_per_second }, alone) in self.contended.iter().zip(self.as_applied()) {
             table.row([
                 binary(copies.bytes),
                 giga(copies.bytes_per_second()),
@@ -302,8 +304,8 @@ impl Measured {
         write!(out, "\n{table}")?;
         writeln!(out)?;
         write_fit(out, "copies", &self.copies)?;
-        if batched {
-            write_fit(out, "copies in batches", &self.batches)?;
+        if let Some(batches) = &self.batches {
+            write_fit(out, "copies in batches", batches)?;
         }
         let Some((path, (rates, note))) = rates else { return Ok(()) };
         let mut table = Table::new(["rates of", "expert bytes", "link GB/s", "CPU GB/s", "link beside", "CPU beside"]);
@@ -349,7 +351,7 @@ impl Measured {
         let mut whole = json!({
             "device": self.name,
             "copies": points(&self.copies),
-            "batches": points(&self.batches),
+            "batches": self.batches.as_deref().map(points),
             "gathers": points(&self.gathers),
             "reads": {
                 "threads": self.reads.threads,
@@ -357,7 +359,7 @@ impl Measured {
                 "bytes_per_second": self.read_rate,
             },
             "contended": self.contended.iter().map(contended).collect::<Vec<_>>(),
-            "fit": { "copies": fit(&self.copies), "batches": fit(&self.batches) },
+            "fit": { "copies": fit(&self.copies), "batches": self.batches.as_deref().map(fit) },
         });
         match &self.found {
             Found::Host(why) => whole["no_link"] = json!(why),
@@ -565,7 +567,7 @@ mod tests {
             name: "card".to_owned(),
             found: Found::Host("a test".to_owned()),
             copies: Vec::new(),
-            batches: vec![copies(100, 1e-6), copies(900, 3e-6)],
+            batches: Some(vec![copies(100, 1e-6), copies(900, 3e-6)]),
             gathers: Vec::new(),
             reads: Reads { threads: 3, bytes: 1 },
             read_rate: 5e9,

@@ -3,11 +3,13 @@
 #[path = "../../ftcache-testkit/counting_allocator.rs"]
 mod counting_allocator;
 
+use std::collections::VecDeque;
+
 use ftcache_policy::{
     Budget, Constraints, ExpertId, Fetch, FetchRule, Fraction, Geometry, LayerId, LayoutKey, Model, Quantisation,
     Staging,
 };
-use ftcache_residency::{Cache, FetchOrder, Keep, Misses, Parts, Phase, Plan, StagePlan, Step};
+use ftcache_residency::{Cache, FetchOrder, Keep, LatePlan, Misses, Parts, Phase, Plan, StagePlan, Step};
 use ftcache_testkit::generators::Decode;
 
 use counting_allocator::allocations;
@@ -241,6 +243,37 @@ fn warm_drafts_in_parts_and_their_acceptance_allocate_nothing() {
         }
         cache.accept(layer, &routes[..routes.len() / 2]).unwrap();
     });
+}
+
+/// Of so many slots, flights stay up for so many steps: until others have used and evicted around them.
+fn check_flights(slot_count: u32, steps_up: usize) {
+    let (mut plan, mut late, mut up) = (Plan::new(), LatePlan::new(), VecDeque::with_capacity(steps_up + 1));
+    let mut landed = 0;
+    let fetch = Fetch { rule: FetchRule::UpTo(2), most: None };
+    let misses = Misses::Hybrid { fetch, order: FetchOrder::Recency };
+    check_tokens(10, 20, &mut one_pool(slot_count), |cache, layer, token, routes| {
+        if up.len() > steps_up {
+            landed += cache.land(up.pop_front().unwrap());
+        }
+        cache.ensure(Step { misses, ..Step::new(layer) }, routes, &mut plan).unwrap().commit();
+        let ticket = cache.fetch_later(&plan, 3, &mut late).unwrap();
+        match token % 5 {
+            0 => ticket.abort(),
+            1 => ticket.fail(),
+            _ => ticket.commit(),
+        }
+        up.push_back(late.flight());
+    });
+    assert!(landed > 50, "only {landed} rows landed");
+}
+
+#[test]
+fn warm_fetches_behind_steps_and_their_landing_allocate_nothing() {
+    for slot_count in [60, 100, 140] {
+        for steps_up in [0, 1, 6, 14] {
+            check_flights(slot_count, steps_up);
+        }
+    }
 }
 
 #[test]

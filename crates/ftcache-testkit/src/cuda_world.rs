@@ -1,6 +1,8 @@
 //! A CUDA device for tests: one of the emulated driver's own, or the machine's GPU if `FTCACHE_TEST_GPU` is set. Test
 //! files include this file by its path, as it is written against `ftcache-transfer`, which this crate does not see.
 
+#![allow(dead_code, reason = "each test file uses its own part")]
+
 use std::sync::{Arc, OnceLock};
 
 use ftcache_cuda_emu::client::{Config, EmulatedDevice, Emulator};

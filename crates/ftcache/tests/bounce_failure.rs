@@ -157,8 +157,8 @@ fn rows_that_are_exchanged_may_be_written_at_once() {
         let mut rig = Rig::bouncing(geometry(), linked(seed), Pinned::None, SIZE);
         for (number, bank, row_bytes) in [(0, 0, 40), (0, 1, 2), (0, 2, 9)] {
             let rows: Vec<u8> = (0..8).flat_map(|expert| bytes_of(0, expert, bank, row_bytes)).collect();
-            // SAFETY: it is written only when other rows are attached.
             let mut first = rows.clone();
+            // SAFETY: it is written only when other rows are attached.
             let borrowed = unsafe { HostRows::borrowed(first.as_ptr(), first.len() as u64, 0) };
             rig.cache.attach(layer(number), BankId::new(bank), borrowed).unwrap();
             rig.load(ONE, layer(0), &[0, 1, 2, 3, 4, 5, 6, 7]).unwrap();

@@ -5,7 +5,7 @@
 mod rig;
 
 use ftcache::{Geometry, Model, PoolId, SMALL_ROW_BYTES, Scope, Staging, Stream, Streams};
-use rig::{Rig, layer, on_every_device, padded, tagged_model};
+use rig::{Layout, Rig, layer, on_every_device, padded, tagged_model};
 
 const ONE: Streams = Streams::one(Stream::DEFAULT);
 
@@ -35,7 +35,7 @@ fn one_key(layer_count: usize) -> Model {
 }
 
 fn two_keys() -> Model {
-    let (wide, narrow): ((&str, &[u64]), (&str, &[u64])) = (("wide", &[40, 2, 9]), ("narrow", &[24, 2, 0, 13]));
+    let (wide, narrow): (Layout, Layout) = (("wide", &[40, 2, 9]), ("narrow", &[24, 2, 0, 13]));
     tagged_model(4, 2, &[wide, narrow, narrow, wide, narrow])
 }
 

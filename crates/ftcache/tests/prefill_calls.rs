@@ -7,13 +7,13 @@ use ftcache::residency::Keep;
 use ftcache::{
     Device, Error, Geometry, HostDevice, PoolsError, Scope, SnapshotError, StageError, Staging, Stream, Streams,
 };
-use rig::{Pinned, Rig, layer, on_every_device, padded, tagged_model};
+use rig::{Layout, Pinned, Rig, layer, on_every_device, padded, tagged_model};
 
 const ONE: Streams = Streams::one(Stream::DEFAULT);
 
 /// Two layouts, with slots over two buffers to spare.
 fn geometry() -> Geometry {
-    let (wide, narrow): ((&str, &[u64]), (&str, &[u64])) = (("wide", &[40, 2, 9]), ("narrow", &[24, 2, 0, 13]));
+    let (wide, narrow): (Layout, Layout) = (("wide", &[40, 2, 9]), ("narrow", &[24, 2, 0, 13]));
     let model = tagged_model(4, 2, &[wide, narrow, narrow, wide, wide, narrow]);
     Geometry::new(model, padded(24, Scope::Unified, 3, 8, 9)).unwrap()
 }

@@ -9,12 +9,12 @@ use ftcache::{
     BankId, ColdReason, DeviceError, Error, ExpertId, Geometry, HostDevice, Model, PoolId, RebuildError, Rebuilt,
     Scope, SlotId, Staging, StagingLost, Stream, Streams,
 };
-use rig::{Pinned, Rig, SCRATCH_BYTES, cuda, emulated, layer, on_every_device, padded, tagged_model};
+use rig::{Layout, Pinned, Rig, SCRATCH_BYTES, cuda, emulated, layer, on_every_device, padded, tagged_model};
 
 const ONE: Streams = Streams::one(Stream::DEFAULT);
 
 fn model() -> Model {
-    let (wide, narrow): ((&str, &[u64]), (&str, &[u64])) = (("wide", &[40, 2, 9]), ("narrow", &[24, 2, 0, 13]));
+    let (wide, narrow): (Layout, Layout) = (("wide", &[40, 2, 9]), ("narrow", &[24, 2, 0, 13]));
     tagged_model(8, 2, &[wide, narrow, wide, narrow, wide, narrow])
 }
 

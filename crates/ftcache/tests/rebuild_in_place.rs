@@ -9,14 +9,14 @@ use ftcache::{
     BankId, Budget, ColdReason, Constraints, Device, DeviceError, Error, Geometry, HostDevice, PoolId, RebuildError,
     Rebuilt, Scope, Stream, Streams,
 };
-use rig::{Pinned, Rig, cuda, emulated, layer, padded, tagged_model};
+use rig::{Layout, Pinned, Rig, cuda, emulated, layer, padded, tagged_model};
 
 const ONE: Streams = Streams::one(Stream::DEFAULT);
 const ARENA_BYTES: u64 = 2048;
 
 /// Layers of two widths; the wide ones have so many slots, whatever there are in all.
 fn with_wide(wide_slots: u32, slots: u64) -> Geometry {
-    let (wide, narrow): ((&str, &[u64]), (&str, &[u64])) = (("wide", &[40, 2]), ("narrow", &[24, 2, 13]));
+    let (wide, narrow): (Layout, Layout) = (("wide", &[40, 2]), ("narrow", &[24, 2, 13]));
     let limit = TagLimit { tag: b"wide".to_vec(), slots: wide_slots };
     let constraints = Constraints { tag_limits: vec![limit], ..padded(slots, Scope::Unified, 3, 8, 9) };
     Geometry::new(tagged_model(6, 2, &[wide, narrow, narrow]), constraints).unwrap()

@@ -8,12 +8,12 @@ use ftcache::{
     Cache, Error, ExpertId, Geometry, HostDevice, PoolId, Residents, Scope, SlotId, SnapshotError, Staging, Stream,
     Streams,
 };
-use rig::{Pinned, Probe, Rig, layer, on_every_device, padded, tagged_model};
+use rig::{Layout, Pinned, Probe, Rig, layer, on_every_device, padded, tagged_model};
 
 const ONE: Streams = Streams::one(Stream::DEFAULT);
 
 fn geometry(scope: Scope, slots: u64) -> Geometry {
-    let (wide, narrow): ((&str, &[u64]), (&str, &[u64])) = (("wide", &[40, 2, 9]), ("narrow", &[24, 2, 0, 13]));
+    let (wide, narrow): (Layout, Layout) = (("wide", &[40, 2, 9]), ("narrow", &[24, 2, 0, 13]));
     let model = tagged_model(8, 2, &[wide, narrow, wide, narrow]);
     Geometry::new(model, padded(slots, scope, 3, 8, 9)).unwrap()
 }

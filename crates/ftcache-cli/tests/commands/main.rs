@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 mod inspect;
 mod plan;
+mod probe;
 mod replay;
 
 fn testdata(name: &str) -> PathBuf {

@@ -302,9 +302,10 @@ fn only_behind_the_last_step_can_be_fetched_and_only_if_it_is_hybrid() {
 
 #[test]
 fn nothing_that_frees_slots_or_uses_others_may_lie_between_a_step_and_its_later_fetch() {
-    let calls: [(&str, fn(&mut Cache)); 9] = [
-        ("a slot that is freed", |cache| drop(cache.forget(POOL, slot(11)))),
-        ("a layer that is forgotten", |cache| drop(cache.forget_layer(layer(2)))),
+    type Call = fn(&mut Cache);
+    let calls: [(&str, Call); 9] = [
+        ("a slot that is freed", |cache| assert_eq!(cache.forget(POOL, slot(11)), None)),
+        ("a layer that is forgotten", |cache| assert_eq!(cache.forget_layer(layer(2)), Ok(0))),
         ("a reset", Cache::reset),
         ("a chunk that begins", |cache| cache.begin_chunk().unwrap()),
         ("a step", |cache| drop(decode(cache, 1, &[0]))),

@@ -23,6 +23,7 @@ fn a_late_ticket_that_is_dropped_or_aborted_leaves_its_slots_free() {
         let why = [Some(Absence::Evicted), Some(Absence::Evicted), Some(Absence::OnCpu), Some(Absence::OnCpu)];
         assert_eq!((absences(&cache, [0, 1, 4, 5]), cache.in_flight_count(POOL)), (why, 0));
         assert_eq!((land(&mut cache, 1), late_stats(&cache)), (0, [2, 2, 0, 2]));
+        let plan = leave(&mut cache, &[4, 5]);
         assert_eq!(later(&mut cache, &plan, 9), (2, vec![(0, 4), (1, 5)]), "the same again, under another number");
     }
 }
@@ -129,11 +130,8 @@ fn a_chunk_frees_the_slots_in_flight_under_its_buffers() {
         [Some(Absence::Staged), Some(Absence::InFlight)]
     );
     assert_eq!((cache.in_flight_count(POOL), late_stats(&cache)), (1, [2, 0, 0, 1]));
-    assert_eq!(
-        later(&mut cache, &plan, 9).1,
-        [(9, 0), (10, 2)],
-        "what is lost may be fetched again, to no slot under a buffer"
-    );
+    let plan = commit(&mut cache, Step { layer: layer(2), ..up_to(0) }, &[0, 1, 2]);
+    assert_eq!(later(&mut cache, &plan, 9).1, [(9, 0), (10, 2)], "again, and to no slot under a buffer");
     let mut stage = StagePlan::new();
     cache.prefetch(layer(2), &mut stage).unwrap().commit();
     assert_eq!((stage.gathers().len(), stage.misses()[0].count), (0, 4), "what is on its way is no hit");

@@ -6,15 +6,15 @@ use ftcache::residency::Keep;
 use ftcache::{Error, ExpertId, FetchOrder, Geometry, Misses, Scope, Staging, Step, Stream, Streams};
 use ftcache_testkit::Rng;
 
-use crate::rig::{Rig, layer, padded, tagged_model};
+use crate::rig::{Layout, Rig, layer, padded, tagged_model};
 
 /// Of a hybrid step's misses, one.
 const ONE_MISS: Fetch = Fetch { rule: FetchRule::UpTo(1), most: None };
 
 /// A small geometry of one layout or of two.
 pub(crate) fn geometry(rng: &mut Rng) -> Geometry {
-    let (wide, narrow): ((&str, &[u64]), (&str, &[u64])) = (("wide", &[12, 2]), ("narrow", &[6, 0, 3]));
-    let layers: &[(&str, &[u64])] = match rng.below(3) {
+    let (wide, narrow): (Layout, Layout) = (("wide", &[12, 2]), ("narrow", &[6, 0, 3]));
+    let layers: &[Layout] = match rng.below(3) {
         0 => &[wide, wide, wide],
         1 => &[wide, narrow, wide],
         _ => &[narrow, wide, narrow, wide],

@@ -12,8 +12,9 @@ mod cuda_world;
 pub(crate) use cuda_world::CudaWorld;
 use ftcache::transfer::HostAccess;
 use ftcache::{
-    BankId, BounceSize, Cache, Constraints, Device, DeviceSpan, Error, ExpertId, Geometry, HostDevice, HostRows, LayerId,
-    LayoutKey, Loader, Memory, Model, PoolId, Quantisation, RowCopy, Scope, SlotId, Step, Stream, Streams, TailPad,
+    BankId, BounceSize, Cache, Constraints, Device, DeviceSpan, Error, ExpertId, Geometry, HostDevice, HostRows,
+    LayerId, LayoutKey, Loader, Memory, Model, PoolId, Quantisation, RowCopy, Scope, SlotId, Step, Stream, Streams,
+    TailPad,
 };
 use ftcache_cuda_emu::client::Config;
 use ftcache_testkit::Rng;
@@ -22,12 +23,19 @@ pub(crate) use probe::Probe;
 /// A row that tells where it is from, without a zero, so that what must be zeros cannot be taken for one.
 pub(crate) fn bytes_of(layer: u32, expert: u32, bank: u32, row_bytes: u64) -> Vec<u8> {
     let mut rng = Rng::new(u64::from((layer << 16) + (expert << 4) + bank));
-    let mut byte = |_| 1 + rng.below(255) as u8;
-    (0..row_bytes).map(&mut byte).collect()
+    let mut bytes = Vec::with_capacity(row_bytes as usize + 8);
+    while (bytes.len() as u64) < row_bytes {
+        bytes.extend(rng.bits().to_le_bytes().map(|byte| byte.max(1)));
+    }
+    bytes.truncate(row_bytes as usize);
+    bytes
 }
 
-/// The model of `row_bytes[layer][bank]`, each layer under its own tag.
-pub(crate) fn tagged_model(expert_count: u32, top_k: u32, layers: &[(&str, &[u64])]) -> Model {
+/// A layer's tag and the bytes of a row in each bank.
+pub(crate) type Layout<'a> = (&'a str, &'a [u64]);
+
+/// The model of layers that each have a tag.
+pub(crate) fn tagged_model(expert_count: u32, top_k: u32, layers: &[Layout]) -> Model {
     let layers = layers.iter().map(|&(tag, row_bytes)| LayoutKey::tagged(tag, row_bytes)).collect();
     Model::new(expert_count, top_k, Quantisation::PerLayer, layers).unwrap()
 }

@@ -1,0 +1,229 @@
+//! `probe`: on the emulated driver, which takes the real one's place on the library path, and without any. What was
+//! measured is masked: no test looks at how long anything took.
+
+use ftcache_cuda_emu::client::Emulator;
+
+use super::*;
+
+/// A folder for the library path.
+struct Drivers(PathBuf);
+
+impl Drivers {
+    fn new(put: impl Fn(&Path)) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let unique = format!("drivers-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(unique);
+        std::fs::create_dir_all(&folder).unwrap();
+        // Both names are tried.
+        ["libcuda.so.1", "libcuda.so"].iter().for_each(|name| put(&folder.join(name)));
+        Self(folder)
+    }
+
+    fn emulated() -> Self {
+        Self::new(|path| std::os::unix::fs::symlink(Emulator::library_path(), path).unwrap())
+    }
+
+    /// Files that are no library, so that a driver of the machine's is not found behind them.
+    fn none() -> Self {
+        Self::new(|path| std::fs::write(path, "no library").unwrap())
+    }
+
+    /// What a probe printed, and whether it succeeded; paths are cut.
+    fn run(&self, arguments: &[&str], environment: &[(&str, &str)]) -> (String, bool) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ftcache"));
+        command.args(arguments).env("LD_LIBRARY_PATH", &self.0).envs(environment.iter().copied());
+        let output = command.output().unwrap();
+        let mut text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+        for argument in arguments.iter().filter(|argument| argument.contains('/')) {
+            text = text.replace(argument, "PATH");
+        }
+        (text, output.status.success())
+    }
+
+    fn probe(&self, arguments: &str) -> String {
+        let (text, success) = self.run(&[&["probe"], &words(arguments)[..]].concat(), &[]);
+        assert!(success, "{text}");
+        text
+    }
+
+    fn refused(&self, arguments: &str) -> String {
+        let (text, success) = self.run(&[&["probe"], &words(arguments)[..]].concat(), &[]);
+        assert!(!success, "{text}");
+        assert!(text.starts_with("error: ") || text.trim_end().lines().count() == 1, "{text}");
+        text.lines().next().unwrap().to_owned()
+    }
+}
+
+impl Drop for Drivers {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+fn words(text: &str) -> Vec<&str> {
+    text.split_ascii_whitespace().collect()
+}
+
+/// Numbers that were measured, and what this machine's caches are, as `#`; columns a blank apart.
+fn masked(text: &str) -> String {
+    let line = |line: &str| {
+        let words: Vec<&str> = words(line);
+        let word = |(index, word): (usize, &&str)| {
+            let next = words.get(index + 1).copied().unwrap_or_default();
+            let is_number = word.bytes().all(|byte| byte.is_ascii_digit() || b".,".contains(&byte));
+            let is_size =
+                ["B", "KiB", "MiB", "GiB"].contains(&next) && words.get(index.wrapping_sub(1)) != Some(&"over");
+            let is_measured = is_number && !is_size && (word.contains('.') || next == "%" || next == "%,");
+            if is_measured || words.get(index.wrapping_sub(1)) == Some(&"over") {
+                "#".to_owned()
+            } else {
+                (*word).to_owned()
+            }
+        };
+        words.iter().enumerate().map(word).collect::<Vec<_>>().join(" ")
+    };
+    text.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+const SMALL: &str = "--sizes 64KiB,1KiB --bytes 256KiB --threads 2";
+
+#[test]
+fn a_device_is_measured() {
+    let text = Drivers::emulated().probe(SMALL);
+    insta::assert_snapshot!(masked(&text), @"");
+}
+
+#[test]
+fn without_a_driver_it_says_what_it_measured_instead() {
+    let drivers = Drivers::none();
+    let text = drivers.probe(SMALL);
+    let (first, rest) = text.split_once('\n').unwrap();
+    assert!(
+        first.starts_with("measured: host memory to host memory, no figure of a link (no CUDA driver: "),
+        "{first}"
+    );
+    insta::assert_snapshot!(masked(rest), @"");
+    // One size is none too few to be measured.
+    let text = drivers.probe("--host --sizes 1KiB --bytes 1KiB --threads 1");
+    assert!(text.starts_with("measured: host memory to host memory, no figure of a link (--host)\n"), "{text}");
+    assert!(text.ends_with("\ncopies: no fit, a link is fitted to copies of 2 sizes or more; 1 given\n"), "{text}");
+
+    let json: serde_json::Value = serde_json::from_str(&drivers.probe(&format!("--json {SMALL}"))).unwrap();
+    assert!(json["no_link"].as_str().unwrap().starts_with("no CUDA driver: "), "{json}");
+    assert_eq!((&json["device"], json.get("cuda"), &json["batches"]), (&"host memory".into(), None, &().into()));
+}
+
+#[test]
+fn a_driver_without_a_device_is_none() {
+    let arguments = [&["probe"], &words(SMALL)[..]].concat();
+    let (text, success) = Drivers::emulated().run(&arguments, &[("FTCACHE_EMU_DEVICES", "0")]);
+    assert!(success, "{text}");
+    let first = "measured: host memory to host memory, no figure of a link (the CUDA driver has no device)\n";
+    assert!(text.starts_with(first), "{text}");
+}
+
+#[test]
+fn all_of_it_is_there_as_json() {
+    let json: serde_json::Value = serde_json::from_str(&Drivers::emulated().probe(&format!("--json {SMALL}"))).unwrap();
+    assert_eq!(json["device"], "ftcache emulated device 0");
+    assert_eq!((&json["cuda"]["ordinal"], &json["cuda"]["batches"]), (&0.into(), &true.into()));
+    for (name, counts) in [("copies", [256, 4]), ("batches", [256, 4]), ("gathers", [256, 4]), ("contended", [256, 4])]
+    {
+        let points = json[name].as_array().unwrap();
+        assert_eq!(points.iter().map(|point| point["count"].as_u64().unwrap()).collect::<Vec<_>>(), counts, "{name}");
+        for point in points {
+            assert!(point["bytes_per_second"].as_f64().unwrap() > 0.0, "{name}: {point}");
+            assert!(point["returned_seconds"].as_f64() <= point["seconds"].as_f64(), "{name}: {point}");
+        }
+    }
+    assert!(json["contended"][0]["read_bytes_per_second"].as_f64().unwrap() > 0.0);
+    assert_eq!(json["reads"]["threads"], 2);
+    assert!(json["reads"]["bytes"].as_u64().unwrap() >= 256 << 20);
+    assert!(json["reads"]["bytes_per_second"].as_f64().unwrap() > 0.0);
+    // The emulated driver keeps no time, so there may be no fit; but why is said.
+    for fit in [&json["fit"]["copies"], &json["fit"]["batches"]] {
+        assert!(fit["bytes_per_second"].is_f64() || fit["error"].is_string(), "{fit}");
+    }
+}
+
+#[test]
+fn rates_are_written_and_a_plan_takes_them() {
+    let (drivers, model) = (Drivers::emulated(), model("fused_biases.gguf"));
+    let (path, folder) = (model.to_str().unwrap(), model.parent().unwrap());
+    let rates = folder.join("rates.json");
+    let file = rates.to_str().unwrap();
+    let small = format!("{path} --sizes 1KiB --bytes 256KiB --threads 2 --rates {file}");
+    let text = drivers.probe(&small);
+    let text = text.split_once("\n\nrates of").unwrap().1;
+    insta::assert_snapshot!(masked(text), @"");
+    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(&rates).unwrap()).unwrap();
+    assert_eq!(json["device"], "ftcache emulated device 0");
+    insta::assert_snapshot!(json["note"].as_str().unwrap(), @"");
+    let inspected: serde_json::Value = serde_json::from_str(&done(&["inspect", path, "--json"])).unwrap();
+    let points = json["points"].as_array().unwrap();
+    for layer in inspected["layers"].as_array().unwrap() {
+        let bytes: u64 = layer["row_bytes"].as_array().unwrap().iter().filter_map(serde_json::Value::as_u64).sum();
+        let point = points.iter().find(|point| point["tag"] == layer["tag"] && point["expert_bytes"] == bytes).unwrap();
+        assert_eq!(point["cpu_bytes_per_second"], points[0]["cpu_bytes_per_second"]);
+        assert!(point["contended"]["cpu_bytes_per_second"].as_f64().unwrap() > 0.0);
+    }
+    let plan = ["plan", path, "--slots", "16", "--rates", file, "--strategy", "measured", "--staging", "none"];
+    let planned = |device| ftcache(&[&plan[..], &["--device", device]].concat());
+    let (text, success) = planned("ftcache emulated device 0");
+    assert!(success && text.contains("\nstrategy         measured "), "{text}");
+    let (text, success) = planned("another");
+    assert!(!success && text.contains("the rates were measured on"), "{text}");
+
+    // With code of its own the CPU's rate is what was given, and nothing is left to be noted.
+    let tag = points[0]["tag"].as_str().unwrap();
+    let text = drivers.probe(&format!("{small} --cpu-rate {tag}=1.5e6 --json"));
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let written: serde_json::Value = serde_json::from_slice(&std::fs::read(&rates).unwrap()).unwrap();
+    assert_eq!(json["rates"], written);
+    assert_eq!((written.get("note"), &written["points"][0]["cpu_bytes_per_second"]), (None, &1.5e6.into()));
+    assert!(written["points"][0]["contended"]["cpu_bytes_per_second"].as_f64().unwrap() <= 1.5e6);
+    // Nothing lies beside what was written.
+    assert_eq!(std::fs::read_dir(folder).unwrap().count(), 2);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused() {
+    let (emulated, none, model) = (Drivers::emulated(), Drivers::none(), model("fused_biases.gguf"));
+    let (path, rates) = (model.to_str().unwrap(), model.with_file_name("rates.json"));
+    let file = rates.to_str().unwrap();
+    let lines = [
+        "--rates FILE",
+        "MODEL --cpu-rate Q4_K=1e9",
+        "MODEL --rates FILE --cpu-rate Q4_K",
+        "MODEL --rates FILE --cpu-rate Q4_K=fast",
+        "MODEL --rates FILE --cpu-rate IQ1_S=1e9",
+        "MODEL --rates FILE --host",
+        "MODEL --bytes 100",
+        "--sizes 1KiB,2KiB --bytes 1536",
+        "--sizes 0",
+        "--sizes 1KiBs",
+        "--bytes 1000000TiB",
+        "--threads 0",
+        "--device 7",
+        "--device 0 --host",
+        "MODEL --sizes 1KiB --bytes 64KiB --threads 1 --rates /no/such/folder/rates.json",
+    ];
+    let texts = lines.map(|line| {
+        let refused = emulated.refused(&line.replace("MODEL", path).replace("FILE", file));
+        format!("{line}\n    {refused}")
+    });
+    let available = |text: String| match text.split_once("bytes of memory; ") {
+        Some((before, after)) => format!("{before}bytes of memory; #{}", &after[after.find(" are").unwrap()..]),
+        None => text,
+    };
+    insta::assert_snapshot!(texts.map(available).join("\n").replace(path, "PATH"), @"");
+    assert!(!rates.exists());
+    // A number is a wish for a device of the driver's.
+    let text = none.refused("--device 0");
+    assert!(text.starts_with("ftcache: no CUDA driver: "), "{text}");
+    let text = none.refused(&format!("{path} --rates {file}"));
+    assert!(text.starts_with("ftcache: PATH: not written, as host memory is no link: no CUDA driver: "), "{text}");
+    assert!(!rates.exists());
+    std::fs::remove_dir_all(model.parent().unwrap()).unwrap();
+}
