@@ -446,13 +446,20 @@ impl Recency {
             // Its turn may have come and gone while it was pinned.
             let (nodes, oldest_stamp) = (&self.nodes, self.oldest_stamp);
             let key = |slot: u32| (nodes[slot as usize].stamp, slot);
-            let mut left: Vec<u32> = self.oldest[self.oldest_next..self.oldest_end].to_vec();
-            left.retain(|&slot| !Self::is_gone(nodes[slot as usize].stamp, oldest_stamp));
-            if let Err(place) = left.binary_search_by_key(&key(slot.get()), |&slot| key(slot)) {
-                left.insert(place, slot.get());
+            let mut kept = 0;
+            for index in self.oldest_next..self.oldest_end {
+                let slot = self.oldest[index];
+                if !Self::is_gone(nodes[slot as usize].stamp, oldest_stamp) {
+                    self.oldest[kept] = slot;
+                    kept += 1;
+                }
             }
-            self.oldest[..left.len()].copy_from_slice(&left);
-            (self.oldest_next, self.oldest_end) = (0, left.len());
+            if let Err(place) = self.oldest[..kept].binary_search_by_key(&key(slot.get()), |&slot| key(slot)) {
+                self.oldest.copy_within(place..kept, place + 1);
+                self.oldest[place] = slot.get();
+                kept += 1;
+            }
+            (self.oldest_next, self.oldest_end) = (0, kept);
         }
     }
 

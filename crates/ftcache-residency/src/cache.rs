@@ -117,6 +117,8 @@ impl Cache {
         let pool = self.pool_of(step.layer)?;
         check_ids(step.layer, routes, self.expert_count())?;
         if step.token.is_some() && self.answers.recall(&step, routes, &self.map, plan)? {
+            // Its slots are used anew, and would have to be spared.
+            self.flights.offered = self.flights.offered.filter(|&offered| offered == plan.number);
             return Ok(Ticket { cache: self, plan, open: true });
         }
         self.check_none_in_flight(&step, routes)?;
@@ -283,6 +285,7 @@ impl Cache {
     /// higher of `step` and what it was.
     pub fn skip_to(&mut self, step: u64) -> u64 {
         self.step = self.step.max(step.min(Recency::LAST_STEP));
+        self.flights.offered = None;
         self.step
     }
 

@@ -220,9 +220,9 @@ impl Default for BounceSize {
 impl BounceSize {
     /// Bytes of pinned memory it takes.
     pub fn bytes(&self) -> u64 {
-        (words_bytes(self.entry_count as usize) as u64)
-            .saturating_add(self.entry_bytes.saturating_mul(u64::from(self.entry_count)))
-            .next_multiple_of(PAGE_BYTES as u64)
+        let entries = self.entry_bytes.saturating_mul(u64::from(self.entry_count));
+        let bytes = entries.saturating_add(words_bytes(self.entry_count as usize) as u64);
+        bytes.checked_next_multiple_of(PAGE_BYTES as u64).unwrap_or(u64::MAX)
     }
 }
 
