@@ -49,6 +49,9 @@ pub(crate) struct Arguments {
     /// Threads that read memory [default: one fewer than CPUs, which waits for copies]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     threads: Option<u32>,
+    /// Bytes that they read over and over [default: twice what the caches hold, 256MiB at least]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    read_bytes: Option<u64>,
     /// Bytes of experts a second that CPU code was measured to compute, of a quantisation as `inspect` names it:
     /// Q4_K=9.1e10; may be given several times [default: what memory reads reach]
     #[arg(long, value_name = "TAG=BYTES_PER_S", value_parser = parse_cpu_rate, requires = "rates")]
@@ -157,15 +160,11 @@ fn open(arguments: &Arguments) -> Result<Result<CudaDevice, String>, Failure> {
     if arguments.host {
         return Ok(Err("--host".to_owned()));
     }
-    let found = CudaDriver::open().and_then(|driver| Ok((driver.device_count()?, driver)));
-    match (found, arguments.device) {
+    match (CudaDriver::open(), arguments.device) {
+        (Ok(driver), ordinal) => Ok(Ok(CudaDevice::new(driver, CudaContext::Primary(ordinal.unwrap_or_default()))?)),
         // A number is a wish for that device and no other.
         (Err(error), Some(_)) => Err(error.into()),
         (Err(error), None) => Ok(Err(error.to_string())),
-        (Ok((0, _)), None) => Ok(Err("the CUDA driver has no device".to_owned())),
-        (Ok((_, driver)), ordinal) => {
-            Ok(Ok(CudaDevice::new(driver, CudaContext::Primary(ordinal.unwrap_or_default()))?))
-        }
     }
 }
 
@@ -189,7 +188,8 @@ impl Measurements {
         }
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = arguments.threads.map_or(cpus.saturating_sub(1).max(1), |threads| threads as usize);
-        let reads = Reads { threads, bytes: (2 * cache_bytes()).max(READ_BYTES_MIN) };
+        let bytes = arguments.read_bytes.unwrap_or_else(|| (2 * cache_bytes()).max(READ_BYTES_MIN));
+        let reads = Reads { threads, bytes };
         // On the host device, sources and targets are all of them host memory.
         check_memory(reads.bytes.saturating_add(total_bytes.saturating_mul(2)), available_bytes())?;
         Ok(Self { sizes: sizes.into_iter().collect(), total_bytes, reads })

@@ -1,5 +1,5 @@
-//! Rows that the device cannot read where they lie: every byte arrives through a small pinned buffer, whatever its size,
-//! and nobody who enqueues waits. Worked case C16.
+//! Rows that the device cannot read where they lie: every byte arrives through a small pinned buffer, whatever its
+//! size, and nobody who enqueues waits. Worked case C16.
 
 #[path = "support/program.rs"]
 mod program;
@@ -79,7 +79,8 @@ fn geometry() -> Geometry {
 /// Runs a test over several sizes of the buffer and devices, with nothing pinned, some of it and all.
 fn on_every_bounce(run: impl Fn(&mut Rig, &str)) {
     let _watchdog = Watchdog::new("bounce");
-    // Entries smaller than a row; of a row; of many rows; one alone; more than there are jobs; more threads than entries.
+    // Entries smaller than a row; of a row; of many rows; one alone; more than there are jobs; more threads than
+    // entries.
     let sizes = [size(7, 3, 1), size(40, 2, 2), size(200, 1, 1), size(1, 64, 3), size(16, 2, 8), size(4096, 16, 2)];
     for size in sizes {
         for pinned in [Pinned::None, Pinned::Below(5), Pinned::All] {

@@ -23,7 +23,8 @@ fn geometry() -> Geometry {
 
 const SIZE: BounceSize = BounceSize { entry_bytes: 16, entry_count: 2, thread_count: 2 };
 
-/// Runs a test on the devices there are, with numbers from zero on until it returns false. It may leave work on its way.
+/// Runs a test on the devices there are, with numbers from zero on until it returns false. It may leave work on its
+/// way.
 fn with_each_number(run: impl Fn(&mut Rig, u64, &str) -> bool) {
     for seed in [None, Some(1), Some(2)] {
         for number in 0.. {

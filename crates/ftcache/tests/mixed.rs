@@ -1,5 +1,5 @@
-//! Decode and prefill mixed, by seeds: every kernel reads what it was promised, whatever the order in which streams go on,
-//! and no fence can be left out.
+//! Decode and prefill mixed, by seeds: every kernel reads what it was promised, whatever the order in which streams go
+//! on, and no fence can be left out.
 
 #[path = "support/program.rs"]
 mod program;
@@ -72,8 +72,8 @@ fn decode_and_prefill_mixed_are_right_in_every_order_of_the_host_device() {
     }
 }
 
-/// Runs programs with each of their waits left out in turn, and tells of each fence how often that was seen, and how often
-/// it was left out: a wait is not needed in a program where another path orders the same two operations.
+/// Runs programs with each of their waits left out in turn, and tells of each fence how often that was seen, and how
+/// often it was left out: a wait is not needed in a program where another path orders the same two operations.
 fn leave_out(
     programs: u64,
     is_seen: impl Fn(u64, usize) -> bool,

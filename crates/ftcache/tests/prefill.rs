@@ -44,8 +44,8 @@ fn two_tags() -> Model {
     tagged_model(4, 2, &[("a", &[16, 6]), ("b", &[16, 6]), ("a", &[16, 6]), ("b", &[16, 6])])
 }
 
-/// A chunk over every layer, each computed while the next is staged, or one after another. `around` looks at the gaps and
-/// pads of the buffers, too.
+/// A chunk over every layer, each computed while the next is staged, or one after another. `around` looks at the gaps
+/// and pads of the buffers, too.
 fn chunk(rig: &mut Rig, streams: Streams, around: bool) -> ftcache::ChunkReport {
     let layer_count = rig.cache.geometry().model().layer_count() as u32;
     let overlaps = rig.cache.residency().staging().unwrap().buffer_count() == 2;
@@ -66,8 +66,8 @@ fn chunk(rig: &mut Rig, streams: Streams, around: bool) -> ftcache::ChunkReport 
     rig.cache.end_chunk().unwrap()
 }
 
-/// Every kind of staging over a geometry, small rows shipped whole and not, one stream and two. Chunks follow steps that
-/// fill every slot, and steps follow chunks.
+/// Every kind of staging over a geometry, small rows shipped whole and not, one stream and two. Chunks follow steps
+/// that fill every slot, and steps follow chunks.
 fn stages_everywhere(geometry: &Geometry, kinds: &[Kind], around: impl Fn(Kind) -> bool) {
     for &kind in kinds {
         for small_row_bytes in [0, 10, SMALL_ROW_BYTES] {

@@ -64,28 +64,28 @@ fn words(text: &str) -> Vec<&str> {
     text.split_ascii_whitespace().collect()
 }
 
-/// Numbers that were measured, and what this machine's caches are, as `#`; columns a blank apart.
+/// Numbers that were measured as `#`; columns a blank apart.
 fn masked(text: &str) -> String {
     let line = |line: &str| {
         let words: Vec<&str> = words(line);
         let word = |(index, word): (usize, &&str)| {
             let next = words.get(index + 1).copied().unwrap_or_default();
             let is_number = word.bytes().all(|byte| byte.is_ascii_digit() || b".,".contains(&byte));
-            let is_size =
-                ["B", "KiB", "MiB", "GiB"].contains(&next) && words.get(index.wrapping_sub(1)) != Some(&"over");
-            let is_measured = is_number && !is_size && (word.contains('.') || next == "%" || next == "%,");
-            if is_measured || words.get(index.wrapping_sub(1)) == Some(&"over") {
-                "#".to_owned()
-            } else {
-                (*word).to_owned()
-            }
+            let is_size = ["B", "KiB", "MiB", "MiB:"].contains(&next);
+            let is_measured = is_number && !is_size && (word.contains('.') || next == "%");
+            if is_measured { "#".to_owned() } else { (*word).to_owned() }
         };
         words.iter().enumerate().map(word).collect::<Vec<_>>().join(" ")
+    };
+    // With little to copy, the larger size may come out as the faster one: whether there is a fit is chance.
+    let line = |text: &str| match text.split_once(": ") {
+        Some((what, fit)) if fit.contains("fit") => format!("{what}: FIT"),
+        _ => line(text),
     };
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
-const SMALL: &str = "--sizes 64KiB,1KiB --bytes 256KiB --threads 2";
+const SMALL: &str = "--sizes 64KiB,1KiB --bytes 256KiB --threads 2 --read-bytes 1MiB";
 
 #[test]
 fn a_device_is_measured() {
@@ -118,7 +118,7 @@ fn a_driver_without_a_device_is_none() {
     let arguments = [&["probe"], &words(SMALL)[..]].concat();
     let (text, success) = Drivers::emulated().run(&arguments, &[("FTCACHE_EMU_DEVICES", "0")]);
     assert!(success, "{text}");
-    let first = "measured: host memory to host memory, no figure of a link (the CUDA driver has no device)\n";
+    let first = "measured: host memory to host memory, no figure of a link (cuInit: CUDA_ERROR_NO_DEVICE (100): ";
     assert!(text.starts_with(first), "{text}");
 }
 
@@ -138,7 +138,7 @@ fn all_of_it_is_there_as_json() {
     }
     assert!(json["contended"][0]["read_bytes_per_second"].as_f64().unwrap() > 0.0);
     assert_eq!(json["reads"]["threads"], 2);
-    assert!(json["reads"]["bytes"].as_u64().unwrap() >= 256 << 20);
+    assert_eq!(json["reads"]["bytes"], 1 << 20);
     assert!(json["reads"]["bytes_per_second"].as_f64().unwrap() > 0.0);
     // The emulated driver keeps no time, so there may be no fit; but why is said.
     for fit in [&json["fit"]["copies"], &json["fit"]["batches"]] {
@@ -152,9 +152,9 @@ fn rates_are_written_and_a_plan_takes_them() {
     let (path, folder) = (model.to_str().unwrap(), model.parent().unwrap());
     let rates = folder.join("rates.json");
     let file = rates.to_str().unwrap();
-    let small = format!("{path} --sizes 1KiB --bytes 256KiB --threads 2 --rates {file}");
+    let small = format!("{path} --sizes 1KiB --bytes 256KiB --threads 2 --read-bytes 1MiB --rates {file}");
     let text = drivers.probe(&small);
-    let text = text.split_once("\n\nrates of").unwrap().1;
+    let text = &text[text.find("\nrates of").unwrap()..];
     insta::assert_snapshot!(masked(text), @"");
     let json: serde_json::Value = serde_json::from_slice(&std::fs::read(&rates).unwrap()).unwrap();
     assert_eq!(json["device"], "ftcache emulated device 0");
@@ -176,7 +176,10 @@ fn rates_are_written_and_a_plan_takes_them() {
 
     // With code of its own the CPU's rate is what was given, and nothing is left to be noted.
     let tag = points[0]["tag"].as_str().unwrap();
-    let text = drivers.probe(&format!("{small} --cpu-rate {tag}=1.5e6 --json"));
+    let cpu_rate = format!("{tag}=1.5e6");
+    let arguments = [&["probe"], &words(&small)[..], &["--json", "--cpu-rate", &cpu_rate]].concat();
+    let (text, success) = drivers.run(&arguments, &[]);
+    assert!(success, "{text}");
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     let written: serde_json::Value = serde_json::from_slice(&std::fs::read(&rates).unwrap()).unwrap();
     assert_eq!(json["rates"], written);
@@ -205,9 +208,10 @@ fn what_cannot_be_measured_is_refused() {
         "--sizes 1KiBs",
         "--bytes 1000000TiB",
         "--threads 0",
+        "--threads 2 --read-bytes 8191",
         "--device 7",
         "--device 0 --host",
-        "MODEL --sizes 1KiB --bytes 64KiB --threads 1 --rates /no/such/folder/rates.json",
+        "MODEL --sizes 1KiB --bytes 64KiB --threads 1 --read-bytes 1MiB --rates /no/such/folder/rates.json",
     ];
     let texts = lines.map(|line| {
         let refused = emulated.refused(&line.replace("MODEL", path).replace("FILE", file));

@@ -10,7 +10,7 @@ use super::LinkError;
 /// Registered memory begins and ends with a page.
 const PAGE_BYTES: usize = 4096;
 /// What memory is filled with. Memory that was never written is one page of zeros to many systems, wherever it is read.
-const PATTERN: u64 = 0x5AA5_C33C_9669_0FF0;
+const FILLED: u8 = 0xA5;
 
 /// Pages of zeros, which take room once they are written.
 #[derive(Debug)]
@@ -46,7 +46,8 @@ impl Pages {
 
 /// Writes every word, so that its page is there.
 pub(super) fn fill(words: &mut [u64]) {
-    words.fill(PATTERN);
+    // SAFETY: the words are borrowed for writing, and any bytes are words. `fill` would write word by word.
+    unsafe { std::ptr::write_bytes(words.as_mut_ptr(), FILLED, words.len()) };
 }
 
 impl Drop for Pages {

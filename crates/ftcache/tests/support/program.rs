@@ -1,5 +1,5 @@
-//! Programs of decode and prefill mixed, by a seed: steps over changing streams, hybrid ones among them, chunks with steps
-//! in them, chunks given up, slots forgotten, rebuilt and brought back.
+//! Programs of decode and prefill mixed, by a seed: steps over changing streams, hybrid ones among them, chunks with
+//! steps in them, chunks given up, slots forgotten, rebuilt and brought back.
 
 use ftcache::policy::{Fetch, FetchRule};
 use ftcache::residency::Keep;

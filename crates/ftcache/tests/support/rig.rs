@@ -215,8 +215,8 @@ impl Rig {
         }
     }
 
-    /// A kernel that reads every row of a staged layer with the gaps between them, which are zeros, and, if `around`, what
-    /// comes behind them, where nothing of another layout may lie.
+    /// A kernel that reads every row of a staged layer with the gaps between them, which are zeros, and, if `around`,
+    /// what comes behind them, where nothing of another layout may lie.
     pub(crate) fn look_at_staged(&mut self, compute: Stream, layer: u32, buffer: usize, around: bool) {
         let pool = self.cache.residency().pool_of(LayerId::new(layer)).unwrap();
         for bank in self.banks() {
@@ -302,8 +302,8 @@ impl Rig {
         }
     }
 
-    /// Every slot at rest: a resident's rows are whole; in a free slot there is nothing of another layout; gaps and pads
-    /// are zeros. Returns what is wrong.
+    /// Every slot at rest: a resident's rows are whole; in a free slot there is nothing of another layout; gaps and
+    /// pads are zeros. Returns what is wrong.
     pub(crate) fn slots_wrong(&mut self) -> Option<String> {
         if let Err(wrong) = self.cache.residency().check() {
             return Some(wrong.to_string());
@@ -413,8 +413,8 @@ impl Drop for Rig {
     }
 }
 
-/// Runs a program on the host device, at once and deferred by some seeds, and on the emulated driver by others. After it,
-/// every look and every slot is right, and nothing is left behind.
+/// Runs a program on the host device, at once and deferred by some seeds, and on the emulated driver by others. After
+/// it, every look and every slot is right, and nothing is left behind.
 pub(crate) fn on_every_device(geometry: &Geometry, mut program: impl FnMut(&mut Rig, &str)) {
     let mut host = |device: HostDevice, context: &str| {
         let mut rig = Rig::new(geometry.clone(), Box::new(device), Pinned::None);
