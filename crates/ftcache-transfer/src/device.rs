@@ -1,5 +1,7 @@
 //! The one trait to hardware: memory on both sides, streams and events, row copies.
 //!
+//! *Unsafe* only in saying that an address may go to another thread.
+//!
 //! Handles are plain numbers, as a driver gives them, so that an engine's own streams can be used as they are. Calls
 //! only enqueue, but for those that say what they wait for.
 
@@ -32,6 +34,12 @@ pub struct HostSpan {
     /// Bytes from row to row.
     pub stride: u64,
 }
+
+// SAFETY: a span says where rows lie and reads none; whoever has them copied promises that they are there
+// (`Device::copy_rows`), whatever thread that is done on.
+unsafe impl Send for HostSpan {}
+// SAFETY: as above.
+unsafe impl Sync for HostSpan {}
 
 /// Rows in device memory, each `stride` bytes after the one before.
 #[derive(Debug, Clone, Copy)]

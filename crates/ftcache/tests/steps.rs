@@ -104,3 +104,10 @@ fn a_pinned_expert_stays_and_every_step_goes_on_being_admitted() {
     world.cache.unpin(&pins[..1]).unwrap();
     world.cache.pin(&third).unwrap();
 }
+
+#[test]
+fn a_cache_may_go_to_another_thread() {
+    fn may_go<T: Send>() {}
+    may_go::<ftcache::Cache<HostDevice>>();
+    may_go::<ftcache::Cache<ftcache::CudaDevice>>();
+}

@@ -90,7 +90,31 @@ const SMALL: &str = "--sizes 64KiB,1KiB --bytes 256KiB --threads 2 --read-bytes 
 #[test]
 fn a_device_is_measured() {
     let text = Drivers::emulated().probe(SMALL);
-    insta::assert_snapshot!(masked(&text), @"");
+    insta::assert_snapshot!(masked(&text), @"
+    ftcache emulated device 0 (device 0, compute capability # 1073741824 bytes), driver of CUDA # streams wait for words, registers read-only memory
+    copies in batches by cuMemcpyBatchAsync_v2, entries below 0 bytes alone
+
+    copies, a call each copies GB/s us a copy calls returned after
+    1.00 KiB 256 # # # %
+    64.00 KiB 4 # # # %
+
+    copies in batches copies GB/s us a copy calls returned after
+    1.00 KiB 256 # # # %
+    64.00 KiB 4 # # # %
+
+    gathers on the device copies GB/s us a copy calls returned after
+    1.00 KiB 256 # # # %
+    64.00 KiB 4 # # # %
+
+    2 reading threads of the CPU over 1.00 MiB: # GB/s alone
+
+    copies beside reads GB/s us a copy of those alone reads GB/s
+    1.00 KiB # # # % #
+    64.00 KiB # # # % #
+
+    copies: FIT
+    copies in batches: FIT
+    ");
 }
 
 #[test]
@@ -102,7 +126,24 @@ fn without_a_driver_it_says_what_it_measured_instead() {
         first.starts_with("measured: host memory to host memory, no figure of a link (no CUDA driver: "),
         "{first}"
     );
-    insta::assert_snapshot!(masked(rest), @"");
+    insta::assert_snapshot!(masked(rest), @"
+
+    copies, a call each copies GB/s us a copy calls returned after
+    1.00 KiB 256 # # # %
+    64.00 KiB 4 # # # %
+
+    gathers on the device copies GB/s us a copy calls returned after
+    1.00 KiB 256 # # # %
+    64.00 KiB 4 # # # %
+
+    2 reading threads of the CPU over 1.00 MiB: # GB/s alone
+
+    copies beside reads GB/s us a copy of those alone reads GB/s
+    1.00 KiB # # # % #
+    64.00 KiB # # # % #
+
+    copies: FIT
+    ");
     // One size is none too few to be measured.
     let text = drivers.probe("--host --sizes 1KiB --bytes 1KiB --threads 1");
     assert!(text.starts_with("measured: host memory to host memory, no figure of a link (--host)\n"), "{text}");
@@ -155,10 +196,17 @@ fn rates_are_written_and_a_plan_takes_them() {
     let small = format!("{path} --sizes 1KiB --bytes 256KiB --threads 2 --read-bytes 1MiB --rates {file}");
     let text = drivers.probe(&small);
     let text = &text[text.find("\nrates of").unwrap()..];
-    insta::assert_snapshot!(masked(text), @"");
+    insta::assert_snapshot!(masked(text), @r#"
+
+    rates of expert bytes link GB/s CPU GB/s link beside CPU beside
+    gate_up=MXFP4 down=MXFP4 gate_up.bias=F32 down.bias=F32 10,816 # # # #
+
+    written to PATH for device "ftcache emulated device 0"
+    note: the CPU's rate of gate_up=MXFP4 down=MXFP4 gate_up.bias=F32 down.bias=F32 is that of memory reads by 2 threads: the most that its code could reach, not what it does
+    "#);
     let json: serde_json::Value = serde_json::from_slice(&std::fs::read(&rates).unwrap()).unwrap();
     assert_eq!(json["device"], "ftcache emulated device 0");
-    insta::assert_snapshot!(json["note"].as_str().unwrap(), @"");
+    insta::assert_snapshot!(json["note"].as_str().unwrap(), @"the CPU's rate of gate_up=MXFP4 down=MXFP4 gate_up.bias=F32 down.bias=F32 is that of memory reads by 2 threads: the most that its code could reach, not what it does");
     let inspected: serde_json::Value = serde_json::from_str(&done(&["inspect", path, "--json"])).unwrap();
     let points = json["points"].as_array().unwrap();
     for layer in inspected["layers"].as_array().unwrap() {
@@ -221,7 +269,40 @@ fn what_cannot_be_measured_is_refused() {
         Some((before, after)) => format!("{before}bytes of memory; #{}", &after[after.find(" are").unwrap()..]),
         None => text,
     };
-    insta::assert_snapshot!(texts.map(available).join("\n").replace(path, "PATH"), @"");
+    insta::assert_snapshot!(texts.map(available).join("\n").replace(path, "PATH"), @r#"
+    --rates FILE
+        error: the following required arguments were not provided:
+    MODEL --cpu-rate Q4_K=1e9
+        error: the following required arguments were not provided:
+    MODEL --rates FILE --cpu-rate Q4_K
+        error: invalid value 'Q4_K' for '--cpu-rate <TAG=BYTES_PER_S>': "Q4_K" has no tag before a =
+    MODEL --rates FILE --cpu-rate Q4_K=fast
+        error: invalid value 'Q4_K=fast' for '--cpu-rate <TAG=BYTES_PER_S>': "fast" is not bytes a second such as 9.1e10 or 91GB
+    MODEL --rates FILE --cpu-rate IQ1_S=1e9
+        ftcache: a CPU rate for IQ1_S, which no layer has
+    MODEL --rates FILE --host
+        ftcache: PATH: not written, as host memory is no link: --host
+    MODEL --bytes 100
+        ftcache: copies of 256 bytes; --bytes 100 are to be moved
+    --sizes 1KiB,2KiB --bytes 1536
+        ftcache: copies of 2,048 bytes; --bytes 1,536 are to be moved
+    --sizes 0
+        ftcache: copies of 0 bytes; 67108864 are to be moved
+    --sizes 1KiBs
+        error: invalid value '1KiBs' for '--sizes <BYTES,BYTES>': "1KiBs" is not a byte count such as 12GiB, 12GB or 9059696640
+    --bytes 1000000TiB
+        ftcache: measuring needs 2,199,023,256,097,259,520 bytes of memory; # are available
+    --threads 0
+        error: invalid value '0' for '--threads <N>': 0 is not in 1..=4294967295
+    --threads 2 --read-bytes 8191
+        ftcache: reads of 8191 bytes by 2 threads; each needs 4096
+    --device 7
+        ftcache: no CUDA device 7: there are 1
+    --device 0 --host
+        error: the argument '--device <N>' cannot be used with '--host'
+    MODEL --sizes 1KiB --bytes 64KiB --threads 1 --read-bytes 1MiB --rates /no/such/folder/rates.json
+        ftcache: PATH: No such file or directory (os error 2)
+    "#);
     assert!(!rates.exists());
     // A number is a wish for a device of the driver's.
     let text = none.refused("--device 0");

@@ -43,8 +43,8 @@ impl Reference {
     ///
     /// # Errors
     ///
-    /// A step that is plain, or after which there was anything that counts a step, answers one again, frees slots, begins or
-    /// ends a chunk, makes pools anew or fetches behind a step.
+    /// A step that is plain, or after which there was anything that counts steps or answers another again, frees slots,
+    /// begins or ends a chunk, makes pools anew or fetches behind a step.
     pub fn fetch_later(&mut self, step: &Step, answer: &Answer, most: usize) -> Result<LateAnswer, Refusal> {
         self.assert_closed();
         if self.offered != Some(answer.step) {
@@ -65,7 +65,7 @@ impl Reference {
                 self.late.evictions += 1;
             }
             self.late.queued += 1;
-            self.pools[pool as usize][slot as usize].stamp = answer.step;
+            self.pools[pool as usize][slot as usize].stamp = self.step;
             self.in_flight.insert((pool, slot), Flown { flight: late.flight, expert: Some((layer, expert)) });
             self.causes.insert((layer, expert), Cause::InFlight);
             late.copies.push((slot, expert));

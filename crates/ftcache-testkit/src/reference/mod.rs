@@ -229,6 +229,7 @@ impl Reference {
     /// Lets the next step have the number after this one, so that a test can reach the end of the numbers.
     pub fn set_step_counter(&mut self, step: u64) {
         assert!(self.step <= step && step <= LAST_STEP, "steps count up");
+        self.offered = None;
         self.step = step;
     }
 
