@@ -14,7 +14,8 @@ use crate::status::ftcache_status;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ftcache_device {
-    /// Ordinary memory: no GPU is needed, and every copy is done when the call returns. It has the default stream alone.
+    /// Ordinary memory: no GPU is needed, and every copy is done when the call returns. It has the default stream
+    /// alone.
     Host = 0,
 }
 
@@ -60,8 +61,8 @@ pub struct ftcache_slot_span {
     pub struct_size: u32,
     /// Slots.
     pub slot_count: u32,
-    /// Device address of slot 0, a multiple of the geometry's alignment and of 64 if no pool lies before. It does not move
-    /// as long as the cache lives.
+    /// Device address of slot 0, a multiple of the geometry's alignment and of 64 if no pool lies before. It does not
+    /// move as long as the cache lives.
     pub address: *mut c_void,
     /// Bytes from one slot to the next.
     pub stride: u64,

@@ -173,7 +173,8 @@ fn constraints(config: &ftcache_geometry_config) -> Result<Constraints, Failure>
     Ok(constraints)
 }
 
-/// Makes a geometry, or says which two numbers conflict. Pure: touches no device, and the model may be freed afterwards.
+/// Makes a geometry, or says which two numbers conflict. Pure: touches no device, and the model may be freed
+/// afterwards.
 ///
 /// *out is set to NULL if this does not succeed; else the caller frees it with ftcache_geometry_free.
 ///

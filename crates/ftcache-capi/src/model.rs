@@ -39,7 +39,8 @@ pub struct ftcache_layer {
     pub bank_count: u32,
     /// Bytes of one expert's row in each bank; 0 for a bank that this layer does not read. Copied.
     pub row_bytes: *const u64,
-    /// The quantisation, as any bytes; layers of equal bytes and different tags never share slots. NULL: no tag. Copied.
+    /// The quantisation, as any bytes; layers of equal bytes and different tags never share slots. NULL: no tag.
+    /// Copied.
     pub tag: *const c_void,
     /// Bytes of the tag.
     pub tag_bytes: u64,

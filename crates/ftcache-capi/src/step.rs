@@ -49,8 +49,8 @@ pub struct ftcache_slots {
     pub slots: *mut c_void,
     /// Bytes from one row's first slot to the next row's; 0 means rows without gaps.
     pub row_stride_bytes: u64,
-    /// What is written for a route that is absent: a number of slot_bytes bytes that is no slot of the pool, since no slot
-    /// is given out twice.
+    /// What is written for a route that is absent: a number of slot_bytes bytes that is no slot of the pool, since no
+    /// slot is given out twice.
     pub absent_slot: i64,
 }
 
@@ -76,11 +76,12 @@ unsafe impl SizedStruct for ftcache_streams {}
 
 /// Makes the experts of a step resident and writes a slot for each route, local to the pool of the layer.
 ///
-/// Any number of routes is one step: an expert that is routed to twice has one slot and is copied once, and no slot that
-/// the step uses is given to another expert. Copies are enqueued on the copy stream, behind what the compute stream was
-/// given before; what the compute stream is given afterwards comes behind the copies. So all steps that share a pool name
-/// one compute stream. Nothing is waited for; a step without a miss enqueues nothing, and allocates nothing if it is no
-/// wider than an earlier one or than the requests of the geometry. Not to be called while a stream is being captured.
+/// Any number of routes is one step: an expert that is routed to twice has one slot and is copied once, and no slot
+/// that the step uses is given to another expert. Copies are enqueued on the copy stream, behind what the compute
+/// stream was given before; what the compute stream is given afterwards comes behind the copies. So all steps that
+/// share a pool name one compute stream. Nothing is waited for; a step without a miss enqueues nothing, and allocates
+/// nothing if it is no wider than an earlier one or than the requests of the geometry. Not to be called while a
+/// stream is being captured.
 ///
 /// streams may be NULL: the default stream then does both.
 ///

@@ -4,9 +4,12 @@
 #![forbid(unsafe_code)]
 
 mod inspect;
+mod load;
+mod load_report;
 mod plan;
 mod plan_report;
 mod probe;
+mod probe_report;
 mod replay;
 mod table;
 
@@ -33,6 +36,8 @@ enum Command {
     Replay(replay::Arguments),
     /// Measure the link to a device and the CPU's memory, and write the rates that `plan` reads
     Probe(probe::Arguments),
+    /// Read a model's experts into host memory and pin them, as an engine does, and say how that went
+    Load(load::Arguments),
 }
 
 /// Which layers share a pool of slots.
@@ -64,6 +69,7 @@ fn main() -> ExitCode {
         Command::Plan(arguments) => plan::run(&arguments, &mut out),
         Command::Replay(arguments) => replay::run(&arguments, &mut out),
         Command::Probe(arguments) => probe::run(&arguments, &mut out),
+        Command::Load(arguments) => load::run(&arguments, &mut out),
     };
     // A reader that has seen enough, such as `head`, is no error.
     let written = std::io::stdout().write_all(out.as_bytes());

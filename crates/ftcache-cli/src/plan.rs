@@ -25,8 +25,8 @@ pub(crate) struct Arguments {
     #[arg(long)]
     json: bool,
 
-    /// Bytes for all slots, their pads and --resident layers: 12GiB, 480*18874368; or a share of --free: 0.9*free, or of
-    /// what is left of it after reserves, tables and dedicated staging: rest
+    /// Bytes for all slots, their pads and --resident layers: 12GiB, 480*18874368; or a share of --free: 0.9*free, or
+    /// of what is left of it after reserves, tables and dedicated staging: rest
     #[arg(long, value_name = "BUDGET", value_parser = parse_budget, required_unless_present = "slots", help_heading = "Budget")]
     mem: Option<Budget>,
     /// Slots over all pools, instead of bytes
@@ -51,8 +51,8 @@ pub(crate) struct Arguments {
     /// Refuse a profile of another model's name, instead of a note
     #[arg(long, requires = "profile", help_heading = "Pools")]
     same_model: bool,
-    /// The most slots that the engine's kernels index in one pool, of all or of one quantisation as `inspect` names it: 992,
-    /// Q4_K=992
+    /// The most slots that the engine's kernels index in one pool, of all or of one quantisation as `inspect` names
+    /// it: 992, Q4_K=992
     #[arg(long, value_name = "[TAG=]N", value_parser = parse_slot_limit, help_heading = "Pools")]
     slot_limit: Vec<SlotLimit>,
     /// Make slot strides multiples of this power of two
@@ -80,7 +80,8 @@ pub(crate) struct Arguments {
     /// Where misses are computed
     #[arg(long, value_enum, default_value_t, help_heading = "Decode")]
     strategy: StrategyArgument,
-    /// Misses of a hybrid step to fetch: 8, or min-wait, prefer-fetch or carry with a fraction (carry:0.294) or by --rates
+    /// Misses of a hybrid step to fetch: 8, or min-wait, prefer-fetch or carry with a fraction (carry:0.294) or by
+    /// --rates
     #[arg(long, value_name = "RULE", value_parser = parse_fetch, help_heading = "Decode")]
     fetch: Option<FetchArgument>,
     /// The most misses of a hybrid step to fetch

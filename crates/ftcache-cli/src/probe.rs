@@ -1,7 +1,7 @@
 //! `ftcache probe`: what a machine's link and memory do, measured, and the rates that the fetch policy reads.
 //!
-//! Without a GPU the host device is measured: the same copies within host memory, which say nothing of a link. So no rates
-//! are written then.
+//! Without a GPU the host device is measured: the same copies within host memory, which say nothing of a link. So no
+//! rates are written then.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 
 use ftcache::policy::{Pair, Point, Rates, parse_bytes};
 use ftcache::transfer::{
-    ContendedPoint, CopyPoint, Link, LinkError, Reads, measure_batches, measure_contended, measure_copies,
-    measure_gathers, measure_reads,
+    ContendedPoint, CopyPoint, Reads, measure_batches, measure_contended, measure_copies, measure_gathers,
+    measure_reads,
 };
 use ftcache::{BatchReport, CudaContext, CudaDevice, CudaDriver, CudaFacts, Device, HostDevice};
 use ftcache_model::MoeModel;
-use serde_json::{Value, json};
 
 use crate::Failure;
+use crate::probe_report::rates_json;
 use crate::replay::available_bytes;
-use crate::table::{Table, binary, count, grouped};
+use crate::table::{count, grouped};
 
 /// From where a call costs more than its bytes to where it is nothing beside them.
 const SIZES: [u64; 7] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
@@ -89,14 +89,14 @@ struct Expert {
     row_bytes: Vec<u64>,
 }
 
-/// One of each quantisation and size, in the order of layers. Those that differ only in how bytes are divided between banks
-/// are taken for the first: rates have no place for more.
+/// One of each quantisation and size, in the order of layers. Those that differ only in how bytes are divided between
+/// banks are taken for the first: rates have no place for more.
 fn experts(model: &MoeModel) -> Vec<Expert> {
     let mut experts: Vec<Expert> = Vec::new();
     for layer in &model.layers {
         let bytes = layer.expert_bytes();
         if !experts.iter().any(|expert| expert.tag == layer.tag && expert.bytes == bytes) {
-            let row_bytes = layer.tensors.iter().map(|tensor| tensor.row_bytes).collect();
+            let row_bytes = layer.tensors.iter().map(|tensor| tensor.row_bytes).filter(|&bytes| bytes > 0).collect();
             experts.push(Expert { tag: layer.tag.clone(), bytes, row_bytes });
         }
     }
@@ -212,27 +212,28 @@ impl Measurements {
 }
 
 /// What was measured on.
-enum Found {
+pub(crate) enum Found {
     Cuda(CudaFacts, BatchReport),
     /// Host memory, and why.
     Host(String),
 }
 
-struct Measured {
-    name: String,
-    found: Found,
-    copies: Vec<CopyPoint>,
+pub(crate) struct Measured {
+    pub(crate) name: String,
+    pub(crate) found: Found,
+    pub(crate) copies: Vec<CopyPoint>,
     /// `None` where the device takes none.
-    batches: Option<Vec<CopyPoint>>,
-    gathers: Vec<CopyPoint>,
-    reads: Reads,
-    read_rate: f64,
-    contended: Vec<ContendedPoint>,
+    pub(crate) batches: Option<Vec<CopyPoint>>,
+    pub(crate) gathers: Vec<CopyPoint>,
+    pub(crate) reads: Reads,
+    pub(crate) read_rate: f64,
+    pub(crate) contended: Vec<ContendedPoint>,
 }
 
 impl Measured {
-    /// Copies as a plan's are made, which is how they are made beside reads, too: in batches where the device takes them.
-    fn as_applied(&self) -> &[CopyPoint] {
+    /// Copies as a plan's are made, which is how they are made beside reads, too: in batches where the device takes
+    /// them.
+    pub(crate) fn as_applied(&self) -> &[CopyPoint] {
         self.batches.as_ref().unwrap_or(&self.copies)
     }
 
@@ -271,191 +272,11 @@ impl Measured {
         });
         Ok((Rates::new(&self.name, points)?, note))
     }
-
-    fn write(&self, rates: Option<(&Path, &(Rates, Option<String>))>, out: &mut String) -> std::fmt::Result {
-        match &self.found {
-            Found::Cuda(facts, batches) => writeln!(out, "{facts}\n{batches}")?,
-            Found::Host(why) => writeln!(out, "measured: host memory to host memory, no figure of a link ({why})")?,
-        }
-        write_points(out, "copies, a call each", &self.copies)?;
-        if let Some(batches) = &self.batches {
-            write_points(out, "copies in batches", batches)?;
-        }
-        write_points(out, "gathers on the device", &self.gathers)?;
-        let Reads { threads, bytes } = self.reads;
-        writeln!(out)?;
-        writeln!(
-            out,
-            "{} of the CPU over {}: {} GB/s alone",
-            count(threads as u64, "reading thread"),
-            binary(bytes),
-            giga(self.read_rate)
-        )?;
-        let mut table = Table::new(["copies beside reads", "GB/s", "us a copy", "of those alone", "reads GB/s"]);
-        for (ContendedPoint { copies, read_bytes_per_second }, alone) in self.contended.iter().zip(self.as_applied()) {
-            table.row([
-                binary(copies.bytes),
-                giga(copies.bytes_per_second()),
-                micro(copies.seconds_per_copy()),
-                percent(copies.bytes_per_second() / alone.bytes_per_second()),
-                giga(*read_bytes_per_second),
-            ]);
-        }
-        write!(out, "\n{table}")?;
-        writeln!(out)?;
-        write_fit(out, "copies", &self.copies)?;
-        if let Some(batches) = &self.batches {
-            write_fit(out, "copies in batches", batches)?;
-        }
-        let Some((path, (rates, note))) = rates else { return Ok(()) };
-        let mut table = Table::new(["rates of", "expert bytes", "link GB/s", "CPU GB/s", "link beside", "CPU beside"]);
-        for point in rates.points() {
-            let optional = |rate: Option<f64>| rate.map_or("-".to_owned(), giga);
-            table.row([
-                point.tag.escape_ascii().to_string(),
-                grouped(point.expert_bytes),
-                giga(point.link),
-                optional(point.cpu),
-                optional(point.contended.map(|pair| pair.link)),
-                optional(point.contended.map(|pair| pair.cpu)),
-            ]);
-        }
-        writeln!(out, "\n{table}\nwritten to {} for device {:?}", path.display(), rates.device())?;
-        note.as_ref().map_or(Ok(()), |note| writeln!(out, "note: {note}"))
-    }
-
-    fn json(&self, rates: Option<&(Rates, Option<String>)>) -> Value {
-        let point = |point: &CopyPoint| {
-            json!({
-                "bytes": point.bytes,
-                "count": point.count,
-                "seconds": point.seconds,
-                "returned_seconds": point.returned_seconds,
-                "bytes_per_second": point.bytes_per_second(),
-            })
-        };
-        let points = |points: &[CopyPoint]| -> Value { points.iter().map(point).collect() };
-        let fit = |points: &[CopyPoint]| match Link::fit(points) {
-            Ok(link) => json!({
-                "bytes_per_second": link.bytes_per_second,
-                "seconds_per_copy": link.seconds_per_copy,
-                "deviation": link.deviation(points),
-            }),
-            Err(error) => json!({ "error": error.to_string() }),
-        };
-        let contended = |contended: &ContendedPoint| {
-            let mut value = point(&contended.copies);
-            value["read_bytes_per_second"] = json!(contended.read_bytes_per_second);
-            value
-        };
-        let mut whole = json!({
-            "device": self.name,
-            "copies": points(&self.copies),
-            "batches": self.batches.as_deref().map(points),
-            "gathers": points(&self.gathers),
-            "reads": {
-                "threads": self.reads.threads,
-                "bytes": self.reads.bytes,
-                "bytes_per_second": self.read_rate,
-            },
-            "contended": self.contended.iter().map(contended).collect::<Vec<_>>(),
-            "fit": { "copies": fit(&self.copies), "batches": self.batches.as_deref().map(fit) },
-        });
-        match &self.found {
-            Found::Host(why) => whole["no_link"] = json!(why),
-            Found::Cuda(facts, batches) => {
-                whole["cuda"] = json!({
-                    "ordinal": facts.ordinal,
-                    "driver_version": facts.driver_version,
-                    "capability": [facts.capability.0, facts.capability.1],
-                    "memory_bytes": facts.memory_bytes,
-                    "waits_for_words": facts.waits_for_words,
-                    "registers_read_only": facts.registers_read_only,
-                    "batches": matches!(batches, BatchReport::On { .. }),
-                    "batch_report": batches.to_string(),
-                });
-            }
-        }
-        if let Some((rates, note)) = rates {
-            whole["rates"] = rates_json(rates, note.as_deref());
-        }
-        whole
-    }
 }
 
 /// The point of a size; every row of an expert has one.
 fn find<T>(points: &[T], is_it: impl Fn(&&T) -> bool) -> &T {
     points.iter().find(is_it).expect("rows of experts are among the sizes")
-}
-
-fn write_points(out: &mut String, heading: &str, points: &[CopyPoint]) -> std::fmt::Result {
-    let mut table = Table::new([heading, "copies", "GB/s", "us a copy", "calls returned after"]);
-    for point in points {
-        table.row([
-            binary(point.bytes),
-            grouped(point.count),
-            giga(point.bytes_per_second()),
-            micro(point.seconds_per_copy()),
-            percent(point.returned_seconds / point.seconds),
-        ]);
-    }
-    write!(out, "\n{table}")
-}
-
-fn write_fit(out: &mut String, what: &str, points: &[CopyPoint]) -> std::fmt::Result {
-    match Link::fit(points) {
-        Ok(link) => writeln!(
-            out,
-            "{what}: {} us each and {} GB/s fit best, off by up to {}",
-            micro(link.seconds_per_copy),
-            giga(link.bytes_per_second),
-            percent(link.deviation(points))
-        ),
-        // Few sizes were asked for: no reason to throw away what was measured.
-        Err(error @ (LinkError::TooFewSizes { .. } | LinkError::NoBandwidth { .. })) => {
-            writeln!(out, "{what}: no fit, {error}")
-        }
-        Err(error) => unreachable!("points that were measured: {error}"),
-    }
-}
-
-fn giga(rate: f64) -> String {
-    format!("{:.2}", rate / 1e9)
-}
-
-fn micro(seconds: f64) -> String {
-    format!("{:.2}", seconds * 1e6)
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.0} %", 100.0 * share)
-}
-
-/// Rates in the form of `ftcache_model::measured`.
-fn rates_json(rates: &Rates, note: Option<&str>) -> Value {
-    let points: Vec<Value> = rates
-        .points()
-        .iter()
-        .map(|point| {
-            let mut value = json!({
-                "tag": String::from_utf8_lossy(&point.tag),
-                "expert_bytes": point.expert_bytes,
-                "link_bytes_per_second": point.link,
-            });
-            if let Some(cpu) = point.cpu {
-                value["cpu_bytes_per_second"] = json!(cpu);
-            }
-            if let Some(pair) = point.contended {
-                value["contended"] = json!({ "link_bytes_per_second": pair.link, "cpu_bytes_per_second": pair.cpu });
-            }
-            value
-        })
-        .collect();
-    let mut whole = json!({ "device": rates.device(), "points": points });
-    if let Some(note) = note {
-        whole["note"] = json!(note);
-    }
-    whole
 }
 
 /// Writes rates whole or not at all: beside the file first, then in its place.

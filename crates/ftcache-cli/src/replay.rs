@@ -298,8 +298,8 @@ impl Replay {
     }
 }
 
-/// Whether there is memory for all rows and slots: it is granted before it is there, and a process that then takes it is
-/// ended without a word.
+/// Whether there is memory for all rows and slots: it is granted before it is there, and a process that then takes it
+/// is ended without a word.
 fn check_memory(needed: u64, available: Option<u64>) -> Result<(), String> {
     match available {
         Some(available) if needed > available => {
@@ -329,8 +329,8 @@ fn percent(rate: Option<f64>) -> String {
     rate.map_or("-".to_owned(), |rate| format!("{:.2} %", 100.0 * rate))
 }
 
-/// The bytes of one row: the owner, hashed, as the seed of a sequence, so that rows of two owners have no word alike but
-/// by a chance of one in 2^64.
+/// The bytes of one row: the owner, hashed, as the seed of a sequence, so that rows of two owners have no word alike
+/// but by a chance of one in 2^64.
 fn fill_row(layer: LayerId, bank: BankId, expert: ExpertId, row: &mut [u8]) {
     let mut state = mixed(u64::from(layer.get()));
     for part in [bank.get(), expert.get()] {

@@ -1,5 +1,5 @@
-//! What was measured beforehand, read from JSON and checked before any bank is: how often each expert was used, and what
-//! a machine's link and CPU can do.
+//! What was measured beforehand, read from JSON and checked before any bank is: how often each expert was used, and
+//! what a machine's link and CPU can do.
 //!
 //! A profile has the name of the model it was counted on and a count for each expert, in any unit:
 //!
@@ -7,7 +7,8 @@
 //! { "model": "Qwen3 30B A3B", "expert_counts": [[12, 0, 7.5, 3], [1, 1, 9, 4]] }
 //! ```
 //!
-//! Other keys may stand beside them. Rates belong to one device; bytes of experts a second, over the link and by the CPU:
+//! Other keys may stand beside them. Rates belong to one device; bytes of experts a second, over the link and by the
+//! CPU:
 //!
 //! ```json
 //! {
@@ -23,8 +24,8 @@
 //! ```
 //!
 //! A point without `cpu_bytes_per_second` says that the CPU has no code for the quantisation; one without `contended`
-//! that both were measured alone. A `"note"` beside the device is for people: how the points were measured. A key that is not
-//! known is refused here, as it may be one of these misspelt.
+//! that both were measured alone. A `"note"` beside the device is for people: how the points were measured. A key
+//! that is not known is refused here, as it may be one of these misspelt.
 
 use std::path::{Path, PathBuf};
 

@@ -45,8 +45,8 @@ pub enum Note {
         /// Slots over all pools.
         slots: u64,
     },
-    /// A pool has fewer slots than one decode of all its layers routes to: LRU gives up each expert before its turn comes
-    /// again.
+    /// A pool has fewer slots than one decode of all its layers routes to: LRU gives up each expert before its turn
+    /// comes again.
     BelowCycle {
         /// The pool.
         pool: PoolId,
@@ -127,7 +127,8 @@ impl Configuration {
     /// What the settings come to for a model.
     ///
     /// ```
-    /// use ftcache_policy::{Budget, Configuration, Constraints, LayoutKey, Model, Quantisation, Reserve, Settings, Share};
+    /// use ftcache_policy::{Budget, Configuration, Constraints, LayoutKey, Model, Quantisation, Reserve, Settings,
+    /// Share};
     ///
     /// let model = Model::new(64, 6, Quantisation::PerLayer, vec![LayoutKey::tagged("Q4_K", [4096, 2048]); 8])?;
     /// let settings = Settings {
@@ -244,8 +245,8 @@ impl Configuration {
         recommend(self.geometry.model().layer(layer), &self.settings)
     }
 
-    /// How many misses of a layer are fetched in a hybrid step; `None` if that is not asked, as all are or none, or if the
-    /// layer holds no slots.
+    /// How many misses of a layer are fetched in a hybrid step; `None` if that is not asked, as all are or none, or
+    /// if the layer holds no slots.
     ///
     /// # Panics
     ///
@@ -449,8 +450,8 @@ fn choose_strategy(model: &Model, settings: &Settings, cached: &[LayerId]) -> Re
     Ok(strategy)
 }
 
-/// How many misses of a layer a hybrid step fetches. All, if the CPU has no code for it; `None`, if that is to be measured
-/// and was not.
+/// How many misses of a layer a hybrid step fetches. All, if the CPU has no code for it; `None`, if that is to be
+/// measured and was not.
 pub(crate) fn fetch_of(layer: &LayoutKey, settings: &Settings) -> Option<Fetch> {
     if !settings.cpu_code.has(layer) {
         return Some(Fetch { rule: FetchRule::Carry(Fraction::ALL), most: None });

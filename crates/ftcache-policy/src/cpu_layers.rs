@@ -75,8 +75,8 @@ impl CpuLayers {
     /// # Errors
     ///
     /// A layer that the model does not have, that is listed twice or spared, or for which the CPU has no code; more
-    /// layers than there are; with `auto`, an unknown number of pinnable bytes, too few for any layer, or rows that can be
-    /// neither pinned nor left to the CPU.
+    /// layers than there are; with `auto`, an unknown number of pinnable bytes, too few for any layer, or rows that
+    /// can be neither pinned nor left to the CPU.
     pub fn resolve(
         &self,
         model: &Model,

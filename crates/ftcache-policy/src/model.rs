@@ -33,8 +33,9 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// No layer or no expert; more than 16,384 banks; a `top_k` outside `1..=expert_count`; a layer without bytes; more experts or bytes than
-    /// can be counted; untagged layers of equal bytes, unless `quantisation` says that all layers are alike.
+    /// No layer or no expert; more than 16,384 banks; a `top_k` outside `1..=expert_count`; a layer without bytes;
+    /// more experts or bytes than can be counted; untagged layers of equal bytes, unless `quantisation` says that all
+    /// layers are alike.
     pub fn new(
         expert_count: u32,
         top_k: u32,

@@ -1,6 +1,7 @@
 //! What a machine's link and CPU were measured to do, and what follows from it for the misses of a step.
 //!
-//! Measured points belong to a device and are refused on another. Of one device, each layout key has its own point, since a CPU computes one quantisation faster than another.
+//! Measured points belong to a device and are refused on another. Of one device, each layout key has its own point,
+//! since a CPU computes one quantisation faster than another.
 
 use std::fmt;
 
@@ -73,12 +74,11 @@ pub struct Recommendation {
 /// ```
 /// use ftcache_policy::{LayoutKey, Point, Rates, Strategy};
 ///
-/// let point = Point { tag: b"Q4_K".to_vec(), expert_bytes: 5_308_416, link: 12.3e9, cpu: Some(56.2e9), contended: None };
-/// let rates = Rates::new("a card", vec![point])?;
-/// let layer = LayoutKey::tagged("Q4_K", [3_538_944, 1_769_472]);
-/// let recommended = rates.recommend(&layer).expect("its kind was measured");
-/// assert_eq!(recommended.strategy, Strategy::Hybrid);
-/// assert_eq!(recommended.fraction.q16(), (65_536.0 * 12.3_f64 / 56.2).round() as u32);
+/// let point = Point { tag: b"Q4_K".to_vec(), expert_bytes: 5_308_416, link: 12.3e9, cpu: Some(56.2e9), contended:
+/// None }; let rates = Rates::new("a card", vec![point])?; let layer = LayoutKey::tagged("Q4_K", [3_538_944,
+/// 1_769_472]); let recommended = rates.recommend(&layer).expect("its kind was measured");
+/// assert_eq!(recommended.strategy, Strategy::Hybrid); assert_eq!(recommended.fraction.q16(), (65_536.0 * 12.3_f64 /
+/// 56.2).round() as u32);
 /// # Ok::<(), ftcache_policy::RatesError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]

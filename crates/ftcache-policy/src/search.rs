@@ -60,7 +60,8 @@ impl Search<'_> {
                 _ => fits = middle,
             }
         }
-        // Whether a layer can be staged may depend on how the requests' needs divide slots of several widths, either way.
+        // Whether a layer can be staged may depend on how the requests' needs divide slots of several widths, either
+        // way.
         let one_width = self.model.layers().iter().all(|layer| layer == &self.model.layers()[0]);
         let mut first = None;
         for request_count in (1..=fits.min(self.model.expert_count())).rev() {
@@ -204,7 +205,8 @@ impl Search<'_> {
             }
             Search { settings: &settings, ..*self }.most_requests()
         };
-        // More than the pools can use or than is free is refused too, so what is looked for may lie before such an amount.
+        // More than the pools can use or than is free is refused too, so what is looked for may lie before such an
+        // amount.
         let is_too_little = |amount: u64| match tried(amount) {
             Ok(_) | Err(ConfigurationError::Geometry(GeometryError::SlotsAboveMaximum { .. })) => false,
             Err(ConfigurationError::PastFree { .. }) => self.budget_is_a_share(),

@@ -94,7 +94,8 @@ pub struct Settings {
     pub staging: StagingPlace,
     /// Stage a layer while the one before it computes, if two layers fit.
     pub overlap: bool,
-    /// Stage a bank whole if its rows are narrower than this; [`SMALL_ROW_BYTES`](crate::SMALL_ROW_BYTES), if it is not said.
+    /// Stage a bank whole if its rows are narrower than this; [`SMALL_ROW_BYTES`](crate::SMALL_ROW_BYTES), if it is
+    /// not said.
     pub small_row_bytes: Option<u64>,
     /// Where steps are admitted.
     pub admission: Admission,

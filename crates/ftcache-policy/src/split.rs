@@ -64,8 +64,8 @@ pub fn split_equal(pools: &[PoolBounds], total: u64) -> Result<Vec<u32>, Geometr
 ///
 /// # Panics
 ///
-/// As [`split_equal`]; if there is not one group for each pool, if the profile lacks a layer, or if a pool may have more
-/// slots than its layers have experts.
+/// As [`split_equal`]; if there is not one group for each pool, if the profile lacks a layer, or if a pool may have
+/// more slots than its layers have experts.
 pub fn split_profile(
     pools: &[PoolBounds],
     groups: &[Vec<LayerId>],

@@ -302,8 +302,8 @@ impl Cache {
         owner
     }
 
-    /// Frees every slot that holds an expert of `layer`, and forgets its rows on their way. Returns how many slots there
-    /// were.
+    /// Frees every slot that holds an expert of `layer`, and forgets its rows on their way. Returns how many slots
+    /// there were.
     ///
     /// # Errors
     ///

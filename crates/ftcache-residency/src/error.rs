@@ -69,8 +69,8 @@ pub enum EnsureError {
         /// Slots under the staging buffers of an open chunk.
         withheld: u32,
     },
-    /// The row of an expert is on its way, so that it can neither be used nor be fetched. A hybrid step leaves it to the
-    /// CPU.
+    /// The row of an expert is on its way, so that it can neither be used nor be fetched. A hybrid step leaves it to
+    /// the CPU.
     InFlight {
         /// The layer.
         layer: LayerId,
@@ -136,12 +136,12 @@ impl fmt::Display for EnsureError {
                 write!(f, "layer {layer} routes to {needed} distinct experts; pool {pool} has {slot_count} slots")?;
                 match (pinned, withheld) {
                     (0, 0) => Ok(()),
-                    (pinned, 0) => write!(f, ", {given} without those pinned for {pinned} other experts"),
+                    (pinned, 0) => write!(f, ", {given} without {pinned} that are pinned for others or in flight"),
                     (0, withheld) => write!(f, ", {given} without the {withheld} under staging buffers"),
                     (pinned, withheld) => write!(
                         f,
-                        ", {given} without those pinned for {pinned} other experts and the {withheld} under staging \
-                         buffers"
+                        ", {given} without {pinned} that are pinned for others or in flight and the {withheld} under \
+                         staging buffers"
                     ),
                 }
             }

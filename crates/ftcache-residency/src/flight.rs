@@ -1,15 +1,16 @@
 //! Misses that the CPU computes now and that are resident later: rows on their way to slots that nobody uses yet.
 //!
-//! A hybrid step leaves some misses to the CPU. [`Cache::fetch_later`] takes slots for some of these, behind the step: a
-//! slot that is in flight is never a hit and never a victim until [`Cache::land`] says that its copy is done. Each call is
-//! a *flight*, with a number that never comes again, so that what lands late cannot be taken for something else.
+//! A hybrid step leaves some misses to the CPU. [`Cache::fetch_later`] takes slots for some of these, behind the
+//! step: a slot that is in flight is never a hit and never a victim until [`Cache::land`] says that its copy is done.
+//! Each call is a *flight*, with a number that never comes again, so that what lands late cannot be taken for
+//! something else.
 //!
 //! ```text
 //! ensure (hybrid) -> commit -> fetch_later -> copies enqueued -> commit ... their event has passed -> land
 //! ```
 //!
-//! A slot that is forgotten meanwhile stays out of use until its flight has landed, and is free then: its copy may still
-//! be on its way.
+//! A slot that is forgotten meanwhile stays out of use until its flight has landed, and is free then: its copy may
+//! still be on its way.
 
 use std::error::Error;
 use std::fmt;
@@ -147,11 +148,11 @@ impl LatePlan {
 }
 
 impl Cache {
-    /// Takes slots for up to `most` of the misses that a hybrid step has just left to the CPU, in the order in which the
-    /// step would have fetched them. No slot that the step uses is taken.
+    /// Takes slots for up to `most` of the misses that a hybrid step has just left to the CPU, in the order in which
+    /// the step would have fetched them. No slot that the step uses is taken.
     ///
-    /// The step's own plan is to be committed, and this to be the next call, once. When a copy lands is a matter of time,
-    /// so two ranks that see the same routes need not stay alike.
+    /// The step's own plan is to be committed, and this to be the next call, once. When a copy lands is a matter of
+    /// time, so two ranks that see the same routes need not stay alike.
     ///
     /// # Errors
     ///
@@ -206,9 +207,9 @@ impl Cache {
         Ok(LateTicket { cache: self, plan: late, open: true })
     }
 
-    /// Makes the rows of a flight resident: their copies are done. Returns how many there are; those that were forgotten
-    /// on their way are not among them, and their slots are free. A flight that has landed, or went with pools that were
-    /// rebuilt, has none.
+    /// Makes the rows of a flight resident: their copies are done. Returns how many there are; those that were
+    /// forgotten on their way are not among them, and their slots are free. A flight that has landed, or went with
+    /// pools that were rebuilt, has none.
     ///
     /// They have the stamp of the step that left them to the CPU.
     pub fn land(&mut self, flight: u64) -> usize {
@@ -260,8 +261,8 @@ impl Cache {
         self.flights.stats
     }
 
-    /// Takes the row of a slot that is in flight from its expert; the slot is free when it has landed. Returns whether it
-    /// was in flight.
+    /// Takes the row of a slot that is in flight from its expert; the slot is free when it has landed. Returns
+    /// whether it was in flight.
     pub(crate) fn lose_flight(&mut self, pool: PoolId, slot: SlotId, why: Absence) -> bool {
         let Some(index) = self.flights.find(pool, slot) else { return false };
         if let Some(expert) = self.flights.slots[index].expert.take() {

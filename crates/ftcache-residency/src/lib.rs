@@ -9,13 +9,14 @@
 //! 1. victims ascend by (stamp, slot), and a slot that the step itself uses is never one;
 //! 2. misses ascend by expert, and the i-th miss takes the i-th victim.
 //!
-//! A layer alone is a decode step whose misses are all fetched. A [`Step`] says otherwise: drafts and prompts leave the
-//! order of victims alone ([`Phase`]), a CPU computes some of the misses ([`Misses`]), the same answer is asked for again
-//! ([`Step::token`]), or the step is wider than its pool and comes in parts ([`Cache::partition`]).
+//! A layer alone is a decode step whose misses are all fetched. A [`Step`] says otherwise: drafts and prompts leave
+//! the order of victims alone ([`Phase`]), a CPU computes some of the misses ([`Misses`]), the same answer is asked
+//! for again ([`Step::token`]), or the step is wider than its pool and comes in parts ([`Cache::partition`]).
 //!
 //! Long prompts do not go through slots at all: a chunk stages layer after layer whole ([`Cache::begin_chunk`]). What
-//! outlives a step: experts that are never victims ([`Cache::pin`]), pools of another size ([`Cache::rebuilt`]), who was
-//! resident when the program ended ([`Cache::residents`]), and what all of it came to ([`Stats`], [`LayerRouting`]).
+//! outlives a step: experts that are never victims ([`Cache::pin`]), pools of another size ([`Cache::rebuilt`]), who
+//! was resident when the program ended ([`Cache::residents`]), and what all of it came to ([`Stats`],
+//! [`LayerRouting`]).
 //!
 //! ```
 //! use ftcache_policy::{ExpertId, LayerId, PoolId, SlotId};

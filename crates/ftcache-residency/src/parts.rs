@@ -61,8 +61,8 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// An unknown layer or expert, a layer without slots, or a step that no parting makes fit, since all slots are
-    /// pinned or under staging buffers.
+    /// An unknown layer or expert, a layer without slots, a row on its way in a step that is to fetch all, or a step
+    /// that no parting makes fit, since all slots are pinned, in flight or under staging buffers.
     pub fn partition(
         &mut self,
         step: impl Into<Step>,
@@ -103,15 +103,18 @@ impl Cache {
             if part_of[expert] != 0 || !fits {
                 return;
             }
+            // One that is on its way goes to the CPU, and takes no slot.
+            if experts[expert].place.absence() == Some(Absence::InFlight) {
+                part_of[expert] = 1;
+                return;
+            }
             if room == 0 {
                 (part, room) = (part + 1, slot_count - withheld - pinned);
                 fits = room > 0;
             }
             part_of[expert] = part;
             room = room.saturating_sub(1);
-            // The slot of one that is on its way is out of the others' reach already.
-            let in_flight = experts[expert].place.absence() == Some(Absence::InFlight);
-            pinned += u32::from(pins.is_marked(FlatExpertId::from_index(first + expert)) && !in_flight);
+            pinned += u32::from(pins.is_marked(FlatExpertId::from_index(first + expert)));
         });
         if !fits {
             return self.pools[pool.index()].check_width(layer, routes, &self.map, &mut self.scratch.experts);

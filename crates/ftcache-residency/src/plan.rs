@@ -201,8 +201,8 @@ impl Plan {
         })
     }
 
-    /// The experts left to the CPU that could have been fetched, in the order in which they would have been; those whose
-    /// rows are on their way are not among them.
+    /// The experts left to the CPU that could have been fetched, in the order in which they would have been; those
+    /// whose rows are on their way are not among them.
     pub fn left(&self) -> &[ExpertId] {
         &self.left
     }

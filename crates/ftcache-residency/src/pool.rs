@@ -345,7 +345,8 @@ struct Placed<'a> {
     absences: &'a Absences,
 }
 
-/// Parted the routes into slots of hits and distinct misses, marks the misses' experts as pending and counts the routes.
+/// Parted the routes into slots of hits and distinct misses, marks the misses' experts as pending and counts the
+/// routes.
 ///
 /// Whether a route hits is a coin toss to the processor, so nothing here branches on it: each route is written to both
 /// buffers, and one of the counts moves on.

@@ -36,9 +36,9 @@ impl Cache {
     /// The cache with the pools of another geometry of the same model, and who moves where. This one stays as it is,
     /// to go on with if the device refuses the new pools.
     ///
-    /// Rows on their way are lost. The step counter, pinned experts, what is known of the routing and hybrid steps go on: none of it depends on
-    /// the slots. Statistics start over, those of chunks too, since those of other slots would not be true of these.
-    /// Staging buffers are to be given anew.
+    /// Rows on their way are lost. The step counter, pinned experts, what is known of the routing and hybrid steps go
+    /// on: none of it depends on the slots. Statistics start over, those of chunks too, since those of other slots
+    /// would not be true of these. Staging buffers are to be given anew.
     ///
     /// A survivor keeps its stamp, and its slot if its pool has the same number and still has the slot. So where
     /// every layer keeps its pool, and the pool lies where it lay, rows that move never land on rows that stay or

@@ -32,7 +32,8 @@ fn carry() -> Misses {
     Misses::Hybrid { fetch: Fetch { rule, most: None }, order: FetchOrder::Recency }
 }
 
-/// Runs tokens of a decode of 32 routes a layer, and holds that `call` allocates nothing once it has had `warm_up` of them.
+/// Runs tokens of a decode of 32 routes a layer, and holds that `call` allocates nothing once it has had `warm_up` of
+/// them.
 fn check_tokens(
     seed: u64,
     warm_up: u64,

@@ -48,10 +48,11 @@ pub fn skewed_routes(rng: &mut Rng, expert_count: u32, route_count: usize) -> Ve
 
 /// The steps of a decode whose experts come back as they were seen to in a recorded one.
 ///
-/// Each request has, for each layer, its experts by last use, the most recent first. A route takes the expert at place
-/// `E/8 * 2^((u - 0.67) / 0.14)` of them, `u` uniform in 0..1; so LRU with slots for an eighth of a layer's experts
-/// hits 67 % of one request's routes, and each doubling adds 14 points. That is what per-layer LRU reached on 54,000
-/// recorded tokens of a model of 512 experts, top-10: 67 % with 64 slots, 81 % with 128 (llama.cpp, pull request 27861).
+/// Each request has, for each layer, its experts by last use, the most recent first. A route takes the expert at
+/// place `E/8 * 2^((u - 0.67) / 0.14)` of them, `u` uniform in 0..1; so LRU with slots for an eighth of a layer's
+/// experts hits 67 % of one request's routes, and each doubling adds 14 points. That is what per-layer LRU reached on
+/// 54,000 recorded tokens of a model of 512 experts, top-10: 67 % with 64 slots, 81 % with 128 (llama.cpp, pull
+/// request 27861).
 #[derive(Debug, Clone)]
 pub struct Decode {
     rng: Rng,

@@ -45,8 +45,8 @@ impl fmt::Display for Place {
 
 /// A trace that cannot be read, written or made.
 ///
-/// Layers and tokens are counted from 0, as they lie in the file. A text is whole without what the error came from; only
-/// the words of the zstd decoder stand apart, as its source.
+/// Layers and tokens are counted from 0, as they lie in the file. A text is whole without what the error came from;
+/// only the words of the zstd decoder stand apart, as its source.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {

@@ -109,14 +109,14 @@ impl Copies {
 impl<D: Device> Loader<D> {
     /// Enqueues every copy of a plan and returns the bytes they move.
     ///
-    /// Copies are enqueued behind what the compute stream was given before, and what it is given afterwards comes behind
-    /// the copies. A plan without copies enqueues nothing, not even events, unless the compute stream is another than
-    /// that of the plan before: then the new one is ordered behind the old one, which must be alive.
+    /// Copies are enqueued behind what the compute stream was given before, and what it is given afterwards comes
+    /// behind the copies. A plan without copies enqueues nothing, not even events, unless the compute stream is
+    /// another than that of the plan before: then the new one is ordered behind the old one, which must be alive.
     ///
     /// # Errors
     ///
-    /// The first copy that the device refuses. Rows of the plan's slots may have been overwritten then: the plan is to be
-    /// aborted, and the error names its slots.
+    /// The first copy that the device refuses. Rows of the plan's slots may have been overwritten then: the plan is
+    /// to be aborted, and the error names its slots.
     ///
     /// # Panics
     ///
@@ -180,8 +180,9 @@ impl<D: Device> Loader<D> {
         }
         let mut outcome = self.enqueue(streams.copy, copies).map_err(|(bank, error)| (Some(bank), error));
         if streams.are_two() {
-            // Without this the kernels of this step could read slots whose rows are still on their way; and after a copy
-            // that failed, rows on their way could land in slots that a later step has filled over another stream.
+            // Without this the kernels of this step could read slots whose rows are still on their way; and after a
+            // copy that failed, rows on their way could land in slots that a later step has filled over another
+            // stream.
             let fenced = self.device.record(self.fences.ready, streams.copy);
             let fenced = fenced.and_then(|()| self.device.wait(streams.compute, self.fences.ready));
             outcome = outcome.and(fenced.map_err(fence));

@@ -1,5 +1,5 @@
-//! Rows and how they come to be attached: one bank, an arena read from files, memory of the engine's that is pinned where
-//! it lies.
+//! Rows and how they come to be attached: one bank, an arena read from files, memory of the engine's that is pinned
+//! where it lies.
 //!
 //! *Unsafe* in one place, passing a promise on: whoever has memory registered keeps it mapped until that is ended.
 
@@ -43,8 +43,8 @@ impl<D: Device> Loader<D> {
         Ok(self.banks.attach(layer, bank, rows, direct)?)
     }
 
-    /// Reads an arena from its files, pins what is to be pinned, attaches its banks and keeps it. Returns how it went; see
-    /// [`Reservation::load`].
+    /// Reads an arena from its files, pins what is to be pinned, attaches its banks and keeps it. Returns how it
+    /// went; see [`Reservation::load`].
     ///
     /// Layers that could not be pinned go through the bounce buffer. Where there is none they are not attached, and are
     /// for the CPU: [`check_layer`](Self::check_layer) says so, and the report why.
@@ -89,8 +89,8 @@ impl<D: Device> Loader<D> {
         unsafe { self.device.register(base, bytes, access) }
     }
 
-    /// Ends what [`register`](Self::register) began at `base`, once nothing that is enqueued reads there. Rows there must
-    /// be attached anew before they are copied again.
+    /// Ends what [`register`](Self::register) began at `base`, once nothing that is enqueued reads there. Rows there
+    /// must be attached anew before they are copied again.
     ///
     /// # Errors
     ///

@@ -9,11 +9,11 @@
 //! stream                                               wait filled[e] | entry e -> slots | drained[e] = n
 //! ```
 //!
-//! Threads take jobs in the order of the queue, and what a stream was given depends only on what was given before it, so
-//! the job that an entry waits for is always filled, and its stream comes to it.
+//! Threads take jobs in the order of the queue, and what a stream was given depends only on what was given before it,
+//! so the job that an entry waits for is always filled, and its stream comes to it.
 //!
-//! *Unsafe*, relying on one promise: the rows of a job stay readable and unchanged until its stream has been synchronised,
-//! or [`Bounce::abandon`] has returned.
+//! *Unsafe*, relying on one promise: the rows of a job stay readable and unchanged until its stream has been
+//! synchronised, or [`Bounce::abandon`] has returned.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::VecDeque;
@@ -280,8 +280,8 @@ impl Bounce {
     ///
     /// # Safety
     ///
-    /// As for [`Device::copy_rows`]. Also, the rows stay readable until [`abandon`](Self::abandon) has returned, if `stream`
-    /// cannot be synchronised any more.
+    /// As for [`Device::copy_rows`]. Also, the rows stay readable until [`abandon`](Self::abandon) has returned, if
+    /// `stream` cannot be synchronised any more.
     pub(crate) unsafe fn copy(
         &mut self,
         device: &mut impl Device,

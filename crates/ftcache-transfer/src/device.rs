@@ -141,8 +141,8 @@ pub enum HostAccess {
 ///
 /// # Safety
 ///
-/// Others let rows go on a device's word, so its waits must be real: once [`synchronize`](Self::synchronize) of a stream
-/// has returned, no copy that was enqueued on it reads its source any more; nor does any copy once
+/// Others let rows go on a device's word, so its waits must be real: once [`synchronize`](Self::synchronize) of a
+/// stream has returned, no copy that was enqueued on it reads its source any more; nor does any copy once
 /// [`synchronize_all`](Self::synchronize_all), [`free`](Self::free) or [`read`](Self::read) has. That holds if they
 /// return an error, too.
 pub unsafe trait Device {
@@ -201,7 +201,8 @@ pub unsafe trait Device {
     /// The device's own.
     fn can_read(&mut self, base: *const u8, bytes: u64) -> Result<bool, DeviceError>;
 
-    /// Ends what [`register`](Self::register) began at `base`. Waits for what is enqueued, since it may still read there.
+    /// Ends what [`register`](Self::register) began at `base`. Waits for what is enqueued, since it may still read
+    /// there.
     ///
     /// # Errors
     ///
@@ -286,8 +287,8 @@ pub unsafe trait Device {
     ///
     /// # Safety
     ///
-    /// Every row of a source on the host must stay readable and unchanged until the copy is done, which is when `stream`
-    /// has been synchronised after this call.
+    /// Every row of a source on the host must stay readable and unchanged until the copy is done, which is when
+    /// `stream` has been synchronised after this call.
     unsafe fn copy_rows(&mut self, stream: Stream, copy: &RowCopy) -> Result<(), DeviceError>;
 
     /// Enqueues several copies of rows, in one call of the driver where it has one. Their order among each other is
@@ -321,8 +322,8 @@ pub unsafe trait Device {
         row_count: u64,
     ) -> Result<(), DeviceError>;
 
-    /// Lets what is enqueued on `stream` from now on wait until the host has raised `word` to `value` or past it, counted
-    /// around the end of 32 bits.
+    /// Lets what is enqueued on `stream` from now on wait until the host has raised `word` to `value` or past it,
+    /// counted around the end of 32 bits.
     ///
     /// # Errors
     ///

@@ -5,8 +5,9 @@
 //! forgot to order shows, without a GPU.
 //!
 //! *Unsafe*, relying on three promises: the sources of a copy stay readable and unchanged until its stream has been
-//! synchronised ([`Device::copy_rows`]), words that are waited for stay in place as long ([`Device::wait_for_host`]), and
-//! adopted memory is ours until it is freed ([`Device::adopt`]). Targets are checked against the memory they lie in.
+//! synchronised ([`Device::copy_rows`]), words that are waited for stay in place as long ([`Device::wait_for_host`]),
+//! and adopted memory is ours until it is freed ([`Device::adopt`]). Targets are checked against the memory they lie
+//! in.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -46,8 +47,8 @@ struct Block {
 
 impl Block {
     fn memory(&self) -> &[u8] {
-        // SAFETY: `bytes` bytes from `first` on are ours, allocated (`allocate`) or promised (`Device::adopt`), until this
-        // block is dropped, and they were all set to zero then.
+        // SAFETY: `bytes` bytes from `first` on are ours, allocated (`allocate`) or promised (`Device::adopt`), until
+        // this block is dropped, and they were all set to zero then.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.bytes) }
     }
 
@@ -288,8 +289,8 @@ impl HostDevice {
         let target_base = target.first.as_ptr().wrapping_add(copy.target.offset as usize);
         let RowCopy { row_bytes, row_count, .. } = *copy;
         // SAFETY: a source on the host stays readable until the copy is done, by the promise of whoever enqueued it
-        // (`Device::copy_rows`); one on the device, and the target, were checked against their memory, which outlives what
-        // is enqueued, and do not overlap (`RowCopy`, checked where it was enqueued).
+        // (`Device::copy_rows`); one on the device, and the target, were checked against their memory, which outlives
+        // what is enqueued, and do not overlap (`RowCopy`, checked where it was enqueued).
         unsafe { copy_rows(base, stride, target_base, copy.target.stride, row_bytes, row_count) };
     }
 
@@ -354,8 +355,8 @@ impl Default for HostDevice {
     }
 }
 
-// SAFETY: a copy reads its source when it is taken from its stream's queue and never again. `synchronize` returns with that
-// stream's queue empty, `synchronize_all`, `free` and `read` with all of them.
+// SAFETY: a copy reads its source when it is taken from its stream's queue and never again. `synchronize` returns
+// with that stream's queue empty, `synchronize_all`, `free` and `read` with all of them.
 unsafe impl Device for HostDevice {
     fn name(&self) -> String {
         "host memory".to_owned()

@@ -118,7 +118,8 @@ impl<D: Device> Loader<D> {
         let event = late.idle.pop().expect("a flight may take off");
         if let Err(error) = self.device.record(event, stream) {
             late.idle.push(event);
-            // Nobody could tell when they have landed, so it is waited for. A device that cannot do that does no more work.
+            // Nobody could tell when they have landed, so it is waited for. A device that cannot do that does no more
+            // work.
             let _ = self.device.synchronize(stream);
             return Err(failed(None, error, false));
         }

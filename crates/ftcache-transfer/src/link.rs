@@ -26,8 +26,8 @@ pub struct CopyPoint {
     pub count: u64,
     /// From before the first was enqueued until all were done.
     pub seconds: f64,
-    /// Of these, until the last call had returned. Near the whole where calls wait for their copies; and where copies are
-    /// so small that enqueueing takes the longest.
+    /// Of these, until the last call had returned. Near the whole where calls wait for their copies; and where copies
+    /// are so small that enqueueing takes the longest.
     pub returned_seconds: f64,
 }
 
@@ -81,8 +81,8 @@ impl Link {
             points.iter().map(|point| (point.count as f64 / point.seconds, point.bytes_per_second())).collect();
         let sum = |term: fn(f64, f64) -> f64| -> f64 { rows.iter().map(|&(copies, bytes)| term(copies, bytes)).sum() };
         let copies_squared = sum(|copies, _| copies * copies);
-        // Bytes less the part of them that goes with copies: products of the two columns as they are would cancel out, as
-        // bytes are thousands of times copies.
+        // Bytes less the part of them that goes with copies: products of the two columns as they are would cancel out,
+        // as bytes are thousands of times copies.
         let along = sum(|copies, bytes| copies * bytes) / copies_squared;
         let apart = |&(copies, bytes): &(f64, f64)| bytes - along * copies;
         let apart_squared: f64 = rows.iter().map(|row| apart(row).powi(2)).sum();

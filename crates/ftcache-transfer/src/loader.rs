@@ -20,9 +20,9 @@ pub(crate) struct Places {
 
 /// The slots of a cache on a device.
 ///
-/// Rows are let go only once no copy reads them: they are replaced after a wait for everything enqueued, and dropped after
-/// the slots are freed, which waits too. Where that wait fails, the device does no more work, and the threads of the
-/// bounce buffer are stopped first.
+/// Rows are let go only once no copy reads them: they are replaced after a wait for everything enqueued, and dropped
+/// after the slots are freed, which waits too. Where that wait fails, the device does no more work, and the threads
+/// of the bounce buffer are stopped first.
 #[derive(Debug)]
 pub struct Loader<D: Device> {
     pub(crate) geometry: Geometry,
@@ -50,9 +50,9 @@ impl<D: Device> Loader<D> {
         Self::with_arenas(geometry, device, arenas)
     }
 
-    /// Every slot of a geometry, in memory of the caller's: for each bank an address and bytes, as many as the geometry's
-    /// [`arena_bytes`](Geometry::arena_bytes) or more; what stands for a bank that no layer reads is not looked at. The
-    /// memory is filled with zeros.
+    /// Every slot of a geometry, in memory of the caller's: for each bank an address and bytes, as many as the
+    /// geometry's [`arena_bytes`](Geometry::arena_bytes) or more; what stands for a bank that no layer reads is not
+    /// looked at. The memory is filled with zeros.
     ///
     /// # Errors
     ///
@@ -137,7 +137,8 @@ impl<D: Device> Loader<D> {
         self.places.as_ref().map(|_| ()).map_err(Clone::clone)
     }
 
-    /// Where one slot's row lies in one bank, or `None` if the pool's layers do not read that bank, or there are no slots.
+    /// Where one slot's row lies in one bank, or `None` if the pool's layers do not read that bank, or there are no
+    /// slots.
     ///
     /// # Panics
     ///

@@ -1,4 +1,5 @@
-//! Other slots for the same model, and residents that are put back: rows that move on the device, or come from the host.
+//! Other slots for the same model, and residents that are put back: rows that move on the device, or come from the
+//! host.
 
 use ftcache_policy::{BankId, Geometry, LayerId, Pool, PoolId};
 use ftcache_residency::{Move, Placement};
@@ -47,8 +48,8 @@ impl<D: Device> Loader<D> {
     /// Exchanges the slots for those of another geometry of the same model, and moves residents there.
     ///
     /// Waits until nothing is on its way. Residents move beside the old slots if both together take no more than
-    /// `most_bytes` and the device has them; else the old slots are freed first, and the new ones are empty. In memory of the
-    /// caller's they stay where they are if their pools do. Staging buffers go, and are to be set anew.
+    /// `most_bytes` and the device has them; else the old slots are freed first, and the new ones are empty. In
+    /// memory of the caller's they stay where they are if their pools do. Staging buffers go, and are to be set anew.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! Rows in host memory copied at the rate of one long memcpy.
 //!
-//! A long memcpy writes past the caches; a short one does not, and has every line of its target read first. Rows with gaps
-//! are many short ones, at two thirds of the rate (`cargo bench -p ftcache-transfer`). So rows that go together and are
-//! more than caches hold are written past them here, too.
+//! A long memcpy writes past the caches; a short one does not, and has every line of its target read first. Rows with
+//! gaps are many short ones, at two thirds of the rate (`cargo bench -p ftcache-transfer`). So rows that go together
+//! and are more than caches hold are written past them here, too.
 //!
 //! *Unsafe*, relying on its caller: sources are readable, targets are writable, and no target lies over a source.
 
@@ -15,8 +15,8 @@ const STREAMED_ROW_BYTES: u64 = 1024;
 ///
 /// # Safety
 ///
-/// Every row of the source is readable, every row of the target is writable and used by nobody else, and rows of the one do
-/// not overlap rows of the other.
+/// Every row of the source is readable, every row of the target is writable and used by nobody else, and rows of the
+/// one do not overlap rows of the other.
 pub(crate) unsafe fn copy_rows(
     source: *const u8,
     source_stride: u64,
@@ -47,8 +47,8 @@ pub(crate) unsafe fn copy_rows(
 
 /// Copies bytes past the caches; [`fence`] orders them before what is written afterwards.
 ///
-/// Four pages at a time, a line of each in turn: memory answers several pages at once faster than one after another, as a
-/// long memcpy of the C library has it. Line by line without that took a third longer.
+/// Four pages at a time, a line of each in turn: memory answers several pages at once faster than one after another,
+/// as a long memcpy of the C library has it. Line by line without that took a third longer.
 ///
 /// # Safety
 ///

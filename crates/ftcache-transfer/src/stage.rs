@@ -7,12 +7,13 @@
 //! copy     wait begun | fill 0 | ready 0 | fill 1 | ready 1 | wait released 0 | fill 0 | ready 0 | ...
 //! ```
 //!
-//! A chunk's copies wait for everything that the compute stream was given before it, since borrowed buffers lie on slots;
-//! a fill waits until its buffer was released; compute waits for the fill. Steps may be admitted meanwhile, over any
-//! streams: a fill may gather a row whose slot such a step overwrites, or has just filled, so each waits for the other.
+//! A chunk's copies wait for everything that the compute stream was given before it, since borrowed buffers lie on
+//! slots; a fill waits until its buffer was released; compute waits for the fill. Steps may be admitted meanwhile,
+//! over any streams: a fill may gather a row whose slot such a step overwrites, or has just filled, so each waits for
+//! the other.
 //!
-//! Bytes of another layout are never left where a kernel may look: gaps and pads of a buffer are zeroed when it is filled,
-//! and what a chunk leaves on slots when it ends.
+//! Bytes of another layout are never left where a kernel may look: gaps and pads of a buffer are zeroed when it is
+//! filled, and what a chunk leaves on slots when it ends.
 
 use ftcache_policy::{BankId, PoolId, SlotRange, StageRange, Staging};
 use ftcache_residency::StagePlan;
@@ -143,8 +144,8 @@ impl<D: Device> Loader<D> {
         Some(&self.places.as_ref().ok()?.stage.as_ref()?.staging)
     }
 
-    /// Where a layer of a pool lies in a bank when it is staged in a buffer, as many rows as it has experts; `None` if the
-    /// pool's layers do not read the bank, or there are no buffers.
+    /// Where a layer of a pool lies in a bank when it is staged in a buffer, as many rows as it has experts; `None`
+    /// if the pool's layers do not read the bank, or there are no buffers.
     ///
     /// # Panics
     ///
@@ -351,8 +352,8 @@ impl<D: Device> Loader<D> {
         Ok(())
     }
 
-    /// Ends a chunk: what the compute stream is given next comes behind every fill, and finds no bytes of another layout
-    /// on slots.
+    /// Ends a chunk: what the compute stream is given next comes behind every fill, and finds no bytes of another
+    /// layout on slots.
     ///
     /// # Errors
     ///

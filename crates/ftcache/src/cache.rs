@@ -92,8 +92,8 @@ impl<D: Device> Cache<D> {
     ///
     /// # Errors
     ///
-    /// An unknown layer or bank, a stride below the row's width, fewer bytes than the experts' rows take, or rows that the
-    /// device cannot read where they lie if there is no bounce buffer.
+    /// An unknown layer or bank, a stride below the row's width, fewer bytes than the experts' rows take, or rows
+    /// that the device cannot read where they lie if there is no bounce buffer.
     pub fn attach(&mut self, layer: LayerId, bank: BankId, rows: HostRows) -> Result<(), Error> {
         Ok(self.loader.attach(layer, bank, rows)?)
     }
@@ -114,8 +114,8 @@ impl<D: Device> Cache<D> {
         Ok(self.loader.load_arena(reservation, tell)?)
     }
 
-    /// Whether copies from a bank of a layer go straight to the slots, and not through the bounce buffer; `None` if it is
-    /// not attached.
+    /// Whether copies from a bank of a layer go straight to the slots, and not through the bounce buffer; `None` if
+    /// it is not attached.
     pub fn is_direct(&self, layer: LayerId, bank: BankId) -> Option<bool> {
         self.loader.is_direct(layer, bank)
     }

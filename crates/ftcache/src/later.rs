@@ -37,11 +37,11 @@ pub struct LaterReport {
 }
 
 impl<D: Device> Cache<D> {
-    /// Lets hybrid steps fetch behind them some of what they leave to the CPU: the step goes on, and the rows are resident
-    /// once their copies are done, which every later call looks for. Once set it stays.
+    /// Lets hybrid steps fetch behind them some of what they leave to the CPU: the step goes on, and the rows are
+    /// resident once their copies are done, which every later call looks for. Once set it stays.
     ///
-    /// The copies have a stream of their own and come behind what the compute stream was given, so nothing waits for them.
-    /// When they land is a matter of time: ranks that are to stay alike must not use this.
+    /// The copies have a stream of their own and come behind what the compute stream was given, so nothing waits for
+    /// them. When they land is a matter of time: ranks that are to stay alike must not use this.
     ///
     /// # Errors
     ///

@@ -74,13 +74,14 @@ impl Prefill {
 }
 
 impl<D: Device> Cache<D> {
-    /// Gives the cache staging buffers, laid out for its geometry; those that are not borrowed are allocated. A bank with
-    /// rows narrower than `small_row_bytes` ships whole layers; see [`SMALL_ROW_BYTES`](ftcache_policy::SMALL_ROW_BYTES).
+    /// Gives the cache staging buffers, laid out for its geometry; those that are not borrowed are allocated. A bank
+    /// with rows narrower than `small_row_bytes` ships whole layers; see
+    /// [`SMALL_ROW_BYTES`](ftcache_policy::SMALL_ROW_BYTES).
     ///
     /// # Errors
     ///
-    /// Staging for other pools, an open chunk, memory that the device has not, or a cache without slots. The buffers that
-    /// were there stay.
+    /// Staging for other pools, an open chunk, memory that the device has not, or a cache without slots. The buffers
+    /// that were there stay.
     pub fn set_staging(&mut self, staging: Staging, small_row_bytes: u64) -> Result<(), Error> {
         self.check_slots()?;
         self.residency.check_staging(&staging)?;
@@ -93,8 +94,8 @@ impl<D: Device> Cache<D> {
         Ok(())
     }
 
-    /// Opens a prefill chunk over these streams. Slots under borrowed buffers are freed, and handed out to nobody until it
-    /// ends.
+    /// Opens a prefill chunk over these streams. Slots under borrowed buffers are freed, and handed out to nobody
+    /// until it ends.
     ///
     /// The chunk's copies come behind everything that the compute stream was given before. Nothing is waited for.
     ///
@@ -115,13 +116,13 @@ impl<D: Device> Cache<D> {
         Ok(self.residency.begin_chunk()?)
     }
 
-    /// Enqueues the copies that stage a layer in a free buffer, while another may be in use. Rows of residents come from
-    /// their slots, the others from the host.
+    /// Enqueues the copies that stage a layer in a free buffer, while another may be in use. Rows of residents come
+    /// from their slots, the others from the host.
     ///
     /// # Errors
     ///
-    /// No chunk is open, no buffer is free, the layer has been staged in this chunk, is unknown, holds no slots or is not
-    /// attached. A copy that the device refused: the buffer is free, and the layer may be staged again.
+    /// No chunk is open, no buffer is free, the layer has been staged in this chunk, is unknown, holds no slots or is
+    /// not attached. A copy that the device refused: the buffer is free, and the layer may be staged again.
     pub fn prefetch(&mut self, layer: LayerId) -> Result<(), Error> {
         self.stage(layer, residency::Cache::prefetch)
     }
@@ -172,7 +173,8 @@ impl<D: Device> Cache<D> {
         Ok(buffer)
     }
 
-    /// Ends the use of a staged layer: the next fill of its buffer waits for what the compute stream was given until now.
+    /// Ends the use of a staged layer: the next fill of its buffer waits for what the compute stream was given until
+    /// now.
     ///
     /// # Errors
     ///
@@ -183,8 +185,8 @@ impl<D: Device> Cache<D> {
         Ok(self.loader.release_staged(buffer)?)
     }
 
-    /// Where a layer lies in a bank when it is staged in a buffer, or `None` if it does not read the bank or there are no
-    /// staging buffers.
+    /// Where a layer lies in a bank when it is staged in a buffer, or `None` if it does not read the bank or there
+    /// are no staging buffers.
     ///
     /// # Errors
     ///
@@ -207,7 +209,8 @@ impl<D: Device> Cache<D> {
     ///
     /// # Errors
     ///
-    /// No chunk is open, or a buffer holds a layer that has not been released; the device's own. The chunk is open still.
+    /// No chunk is open, or a buffer holds a layer that has not been released; the device's own. The chunk is open
+    /// still.
     pub fn end_chunk(&mut self) -> Result<ChunkReport, Error> {
         self.residency.check_chunk_end()?;
         self.abandon_chunk()

@@ -33,19 +33,19 @@ pub enum StagingLost {
 impl<D: Device> Cache<D> {
     /// Exchanges the slots for those of another geometry of the same model.
     ///
-    /// Waits until nothing is on its way: nobody may read the slots any more. Residents survive, the most recently used
-    /// first, if the old and the new slots together take no more than `most_bytes` of device memory and the device has
-    /// it; else the old ones are freed before the new ones are allocated, and nobody survives, which the report says. In
-    /// memory of the engine's they survive where their pools stay in place.
+    /// Waits until nothing is on its way: nobody may read the slots any more. Residents survive, the most recently
+    /// used first, if the old and the new slots together take no more than `most_bytes` of device memory and the
+    /// device has it; else the old ones are freed before the new ones are allocated, and nobody survives, which the
+    /// report says. In memory of the engine's they survive where their pools stay in place.
     ///
-    /// Addresses that were handed out are void afterwards ([`generation`](Self::generation)). Pins, the order of steps and
-    /// the way staging was asked for go on; statistics start over.
+    /// Addresses that were handed out are void afterwards ([`generation`](Self::generation)). Pins, the order of
+    /// steps and the way staging was asked for go on; statistics start over.
     ///
     /// # Errors
     ///
-    /// A geometry of another model, one that holds not what is pinned, or an open chunk: nothing has changed. Memory that
-    /// the device has not: the old slots are there again, and empty; or there are none, and every call says so until a
-    /// rebuild brings some back.
+    /// A geometry of another model, one that holds not what is pinned, or an open chunk: nothing has changed. Memory
+    /// that the device has not: the old slots are there again, and empty; or there are none, and every call says so
+    /// until a rebuild brings some back.
     pub fn rebuild(&mut self, geometry: Geometry, keep: Keep, most_bytes: u64) -> Result<RebuildReport, Error> {
         if geometry.model() != self.geometry().model() {
             return Err(Error::OtherLayouts);

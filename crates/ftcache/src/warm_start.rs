@@ -6,14 +6,14 @@ use ftcache_transfer::{Device, Streams};
 use crate::{Cache, Error};
 
 impl<D: Device> Cache<D> {
-    /// Who is in a slot, in the order of use, to be kept; see [`Residents::to_bytes`]. The fingerprint is the caller's: a
-    /// hash of the model file and whatever else must be the same.
+    /// Who is in a slot, in the order of use, to be kept; see [`Residents::to_bytes`]. The fingerprint is the
+    /// caller's: a hash of the model file and whatever else must be the same.
     pub fn residents(&self, fingerprint: u64) -> Residents {
         self.residency.residents(fingerprint)
     }
 
-    /// Brings residents back into an empty cache: of each pool's as many as it has slots, the most recently used. Returns
-    /// the bytes that are on their way.
+    /// Brings residents back into an empty cache: of each pool's as many as it has slots, the most recently used.
+    /// Returns the bytes that are on their way.
     ///
     /// Nothing is waited for: what the compute stream is given next comes behind the copies.
     ///

@@ -1,5 +1,5 @@
-//! Every call of the driver fails once, in turn, in a life of a cache that does everything: whatever it is that fails, a
-//! further try goes through, the bytes are right in the end, nothing is left behind, and nothing hangs.
+//! Every call of the driver fails once, in turn, in a life of a cache that does everything: whatever it is that
+//! fails, a further try goes through, the bytes are right in the end, nothing is left behind, and nothing hangs.
 
 #[path = "../../ftcache-testkit/src/cuda_world.rs"]
 mod cuda_world;
@@ -184,7 +184,8 @@ fn whatever_call_of_the_driver_fails_once_a_further_try_goes_through_and_nothing
     fs::remove_file(file).unwrap();
 }
 
-/// Calls that may fail, without those that tell of no failure: whether a stream is of this context, and what a code means.
+/// Calls that may fail, without those that tell of no failure: whether a stream is of this context, and what a code
+/// means.
 fn calls() -> Vec<&'static str> {
     vec![
         "cuCtxPushCurrent_v2",

@@ -43,8 +43,8 @@ const ONE: Streams = Streams::one(Stream::DEFAULT);
 
 /// A geometry with exactly the pools of a golden case: pool `p` has `pool_sizes[p]` slots and serves the case's layers.
 ///
-/// The equal split gives each pool slots in proportion to its layers, so layers that are never routed to are added until
-/// the proportion is the case's: `pool_sizes[p]` times a factor. Pools lie widest first, so widths descend.
+/// The equal split gives each pool slots in proportion to its layers, so layers that are never routed to are added
+/// until the proportion is the case's: `pool_sizes[p]` times a factor. Pools lie widest first, so widths descend.
 fn golden_world(case: &LruCase, host_gap: u64, host: HostDevice) -> World {
     let layers_of = |pool: usize| case.pool_of_layer.iter().filter(|&&of| of as usize == pool).count() as u32;
     let pool_count = case.pool_sizes.len();

@@ -162,6 +162,36 @@ fn a_copy_that_fails_leaves_its_buffer_free_and_the_layer_may_be_staged_again() 
 }
 
 #[test]
+fn zeros_that_are_refused_are_put_there_when_the_layer_is_staged_again() {
+    on_every_device(&geometry(), |rig, context| {
+        rig.cache.set_staging(Staging::dedicated(rig.cache.geometry(), 1), 0).unwrap();
+        let mut failed = 0;
+        loop {
+            rig.cache.begin_chunk(ONE).unwrap();
+            rig.cache.materialize(layer(0)).unwrap();
+            staged(rig, ONE, 0);
+            rig.probe.get_mut().fail_clear = Some(failed);
+            let outcome = rig.cache.materialize(layer(1));
+            rig.probe.get_mut().fail_clear = None;
+            if let Err(error) = &outcome {
+                assert!(matches!(error, Error::Stage(_)), "{context}: {error}");
+                rig.cache.materialize(layer(1)).unwrap();
+            }
+            let buffer = rig.cache.wait(layer(1)).unwrap();
+            rig.look_at_staged(ONE.compute, 1, buffer, true);
+            rig.cache.release(layer(1)).unwrap();
+            rig.cache.end_chunk().unwrap();
+            rig.compare(&format!("{context}, zeros {failed}"));
+            if outcome.is_ok() {
+                break;
+            }
+            failed += 1;
+        }
+        assert_eq!(failed, 6, "{context}: gaps and a pad in three banks");
+    });
+}
+
+#[test]
 fn a_chunk_given_up_after_a_failed_copy_leaves_slots_that_may_be_filled() {
     let geometry = geometry();
     let mut failed = 0;

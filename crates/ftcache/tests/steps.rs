@@ -1,5 +1,5 @@
-//! Steps other than plain decode ones, with their bytes: what a CPU computes is not copied, a repeat copies nothing again,
-//! pinned experts stay.
+//! Steps other than plain decode ones, with their bytes: what a CPU computes is not copied, a repeat copies nothing
+//! again, pinned experts stay.
 
 mod support;
 

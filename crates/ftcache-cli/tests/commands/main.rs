@@ -5,6 +5,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 mod inspect;
+mod load;
 mod plan;
 mod probe;
 mod replay;

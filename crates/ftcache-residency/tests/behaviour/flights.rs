@@ -159,6 +159,9 @@ fn a_plain_step_to_a_row_on_its_way_is_refused_and_changes_nothing() {
         assert_eq!(error, EnsureError::InFlight { layer: layer(0), route: 2, expert: expert(5) });
         assert_eq!(error.to_string(), "layer 0 route 2: the row of expert 5 is on its way");
     }
+    let mut parts = Parts::new();
+    let error = cache.partition(layer(0), &ids(&[1, 5]), &mut parts).unwrap_err();
+    assert_eq!((error, parts.len()), (EnsureError::InFlight { layer: layer(0), route: 1, expert: expert(5) }, 0));
     assert_eq!(decode(&mut cache, 0, &[1]), "step 3 pool 0: routes [1] -> slots [0]", "others go on");
     land(&mut cache, 1);
     assert_eq!(decode(&mut cache, 0, &[5]), "step 4 pool 0: routes [5] -> slots [1]");

@@ -140,3 +140,16 @@ fn a_chunk_frees_the_slots_in_flight_under_its_buffers() {
     assert_eq!((report.lost, cache.stamp(POOL, slot(5))), (7, 0), "what never was here is not lost to the buffers");
     assert_eq!(land(&mut cache, flight), 0);
 }
+
+// Of nine slots the buffer leaves 7 and 8, and the step hits one of these.
+#[test]
+fn fetches_behind_a_step_of_a_chunk_end_at_the_slots_that_no_buffer_lies_on() {
+    let mut cache = borrowing(2, 7, 9);
+    cache.set_staging(cache.staging().unwrap().clone().without_overlap(), 0).unwrap();
+    cache.begin_chunk().unwrap();
+    commit(&mut cache, layer(0), &[0]);
+    let plan = leave(&mut cache, &[0, 1, 2, 3]);
+    assert_eq!((answer(&plan), later(&mut cache, &plan, 9).1), (vec![7, -1, -1, -1], vec![(8, 1)]));
+    let plan = leave(&mut cache, &[0, 1, 2, 3]);
+    assert_eq!((plan.left(), later(&mut cache, &plan, 9).1), (&ids(&[2, 3])[..], vec![]));
+}

@@ -46,9 +46,9 @@ fn steps_that_are_not_admitted() {
     layer 3: route 5 is -7, which is no expert of 0..64
     the id of an absent route is 63, an expert of 0..64
     layer 3 routes to 33 distinct experts; pool 1 has 40 slots
-    layer 3 routes to 33 distinct experts; pool 1 has 40 slots, 31 without those pinned for 9 other experts
+    layer 3 routes to 33 distinct experts; pool 1 has 40 slots, 31 without 9 that are pinned for others or in flight
     layer 3 routes to 33 distinct experts; pool 1 has 40 slots, 24 without the 16 under staging buffers
-    layer 3 routes to 33 distinct experts; pool 1 has 40 slots, 15 without those pinned for 9 other experts and the 16 under staging buffers
+    layer 3 routes to 33 distinct experts; pool 1 has 40 slots, 15 without 9 that are pinned for others or in flight and the 16 under staging buffers
     step 18446744073709551614 was the last that can be counted: make a new cache
     layer 3: token 9 stands for other routes or another kind of step
     layer 3: expert 5 has lost its slot since the step of token 9

@@ -1,5 +1,6 @@
-//! Random shapes, and random lists of operations on them: each kind switched off at random, so that long undisturbed runs
-//! exist too; and, beside what is drawn by itself, chunks and exports as they should go, with other operations in between.
+//! Random shapes, and random lists of operations on them: each kind switched off at random, so that long undisturbed
+//! runs exist too; and, beside what is drawn by itself, chunks and exports as they should go, with other operations
+//! in between.
 
 use std::collections::VecDeque;
 

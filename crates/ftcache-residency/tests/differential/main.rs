@@ -1,6 +1,6 @@
-//! One list of operations to the slow model and to the cache: after each, what they answered and all that can be read of
-//! them is equal, and every invariant holds. A failure prints its seed, and the shortest list of the narrowest steps that
-//! still fails.
+//! One list of operations to the slow model and to the cache: after each, what they answered and all that can be read
+//! of them is equal, and every invariant holds. A failure prints its seed, and the shortest list of the narrowest
+//! steps that still fails.
 
 mod chunk;
 mod compare;

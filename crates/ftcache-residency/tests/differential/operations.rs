@@ -1,7 +1,7 @@
 //! What can be asked of a cache, in the model's words. `draw.rs` makes random lists of it.
 //!
-//! An operation stands by itself: whatever was taken out of the list before it, it can still be asked. A pool or slot that
-//! the cache of that moment does not have is taken modulo those it has.
+//! An operation stands by itself: whatever was taken out of the list before it, it can still be asked. A pool or slot
+//! that the cache of that moment does not have is taken modulo those it has.
 
 use ftcache_testkit::reference::Step;
 
@@ -44,8 +44,8 @@ pub(crate) enum Operation {
         most: usize,
         end: LateEnd,
     },
-    /// Lands a flight, counted back from the last there was, or from the last that has not landed; or, beyond the first,
-    /// one that there never was.
+    /// Lands a flight, counted back from the last there was, or from the last that has not landed; or, beyond the
+    /// first, one that there never was.
     Land {
         back: usize,
         is_up: bool,

@@ -1,5 +1,5 @@
-//! A step partitioned by the cache, each part admitted in both. The model has no partition of its own, so what parts must be
-//! is held here.
+//! A step partitioned by the cache, each part admitted in both. The model has no partition of its own, so what parts
+//! must be is held here.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +12,8 @@ use crate::operations::End;
 use crate::pair::{Pair, our_step};
 
 impl Pair {
-    /// Partitions a step, admits its parts and ends the i-th as `ends` say, in turn. Accepts the routes in the end, if so
-    /// asked.
+    /// Partitions a step, admits its parts and ends the i-th as `ends` say, in turn. Accepts the routes in the end,
+    /// if so asked.
     pub(crate) fn in_parts(&mut self, step: &Step, ends: &[End], accepted: Option<&[u32]>) -> Outcome {
         let routes: Vec<ExpertId> = step.routes.iter().copied().map(ExpertId::new).collect();
         let parted = self.cache.partition(our_step(step), &routes, &mut self.parts);
@@ -83,8 +83,8 @@ impl Pair {
         self.accept(step.layer, accepted)
     }
 
-    /// Makes a layer's rows on their way misses like others, as they are where parts of a hybrid step are made. Their slots
-    /// stay out of use.
+    /// Makes a layer's rows on their way misses like others, as they are where parts of a hybrid step are made. Their
+    /// slots stay out of use.
     fn land_nowhere(&self, model: &mut Reference, layer: u32) {
         let Some(&Some(pool)) = self.pool_of_layer.get(layer as usize) else { return };
         for slot in 0..self.slots[pool as usize].len() as u32 {
@@ -102,7 +102,8 @@ impl Pair {
         ours
     }
 
-    /// Whether parts are what they must be. Returns the distinct experts that are in no slot, ascending.
+    /// Whether parts are what they must be. Returns the distinct experts that are in no slot, ascending; rows on their way
+    /// take none, and are in the first part.
     fn same_parts(&self, step: &Step, parts: &[Step]) -> Result<Vec<u32>, String> {
         let present =
             |routes: &[u32]| routes.iter().copied().filter(|&route| route != ABSENT).collect::<BTreeSet<u32>>();
@@ -120,18 +121,21 @@ impl Pair {
             same("routes of a part", &part.routes, &routes)?;
             for &expert in &experts {
                 same("expert in an earlier part", seen.insert(expert), true)?;
-                same("resident in a later part", index > 0 && is_resident(&expert), false)?;
+                let is_first = is_resident(&expert) || self.model.is_in_flight(step.layer, expert);
+                same("resident or in flight in a later part", index > 0 && is_first, false)?;
             }
-            fetched.extend(experts.into_iter().filter(|expert| !is_resident(expert)));
+            let is_missing = |expert: &u32| !is_resident(expert) && !self.model.is_in_flight(step.layer, *expert);
+            fetched.extend(experts.into_iter().filter(is_missing));
         }
         same("experts of all parts", &seen, &present(&step.routes))?;
         let missing: Vec<u32> = seen.into_iter().filter(|expert| !is_resident(expert)).collect();
-        same("misses, part by part", &fetched, &missing)?;
+        let fetchable = missing.iter().copied().filter(|&expert| !self.model.is_in_flight(step.layer, expert));
+        same("misses, part by part", &fetched, &fetchable.collect())?;
         Ok(missing)
     }
 
-    /// Whether slots are lacking at all: those neither pinned, in flight nor under buffers, but for one to each miss that
-    /// is to be pinned.
+    /// Whether slots are lacking at all: those neither pinned, in flight nor under buffers, but for one to each miss
+    /// that is to be pinned.
     fn same_lack_of_room(&self, step: &Step) -> Outcome {
         let pool = self.pool_of_layer[step.layer as usize].expect("the layer has slots");
         let is_open = |(slot, (_, owner)): (u32, &Slot)| {

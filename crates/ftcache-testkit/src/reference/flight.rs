@@ -36,8 +36,8 @@ pub struct LateStats {
 }
 
 impl Reference {
-    /// Takes slots for at most `most` experts that a committed step left to the CPU, in its fetch order. Their rows are on
-    /// their way, unless [`fail_late`](Self::fail_late) or [`abort_late`](Self::abort_late) says otherwise at once.
+    /// Takes slots for at most `most` experts that a committed step left to the CPU, in its fetch order. Their rows are
+    /// on their way, unless [`fail_late`](Self::fail_late) or [`abort_late`](Self::abort_late) says otherwise at once.
     ///
     /// They are the first to go of those that the step itself could have taken, less those that it took.
     ///
@@ -73,7 +73,7 @@ impl Reference {
         Ok(late)
     }
 
-    /// Some rows of a flight are on their way, others are not: they are nobody's, and their slots free when they landed.
+    /// Some rows of a flight are on their way, others are not: they are nobody's, and their slots free once landed.
     pub fn fail_late(&mut self, late: LateAnswer) {
         for (slot, _) in late.copies {
             self.lose(late.pool, slot, Cause::OnCpu);

@@ -34,8 +34,8 @@ pub struct Placed {
 type Resident = (u64, u32, u32, (u32, u32));
 
 impl Reference {
-    /// Other pools for the same layers. Cold: every slot is free. Warm: each pool keeps the most recent that fit. Rows on
-    /// their way are lost; the numbers of flights go on.
+    /// Other pools for the same layers. Cold: every slot is free. Warm: each pool keeps the most recent that fit. Rows
+    /// on their way are lost; the numbers of flights go on.
     ///
     /// Says what was kept, ascending by new pool and slot.
     ///

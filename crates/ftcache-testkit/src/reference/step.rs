@@ -88,8 +88,8 @@ pub struct Answer {
     pub copies: Vec<(u32, u32)>,
     /// `(layer, expert)` that lost its slot, for each copy.
     pub evicted: Vec<Option<(u32, u32)>>,
-    /// Every distinct expert that was in no slot: those that are copied and the others, in fetch order, and those on their
-    /// way.
+    /// Every distinct expert that was in no slot: those that are copied and the others, in fetch order, and those on
+    /// their way.
     pub missing: Vec<u32>,
     /// Of these, those that are neither copied nor on their way.
     pub left: Vec<u32>,
@@ -136,7 +136,8 @@ impl Reference {
     ///
     /// In this order: an open plan, no such layer, a layer without slots, a route that is no expert, a token that was
     /// used for something else (but for another part of one step) or whose answer has gone, a plain step that routes to
-    /// an expert on its way, a step counter at its end, a plain step of more distinct experts than there are slots for it.
+    /// an expert on its way, a step counter at its end, a plain step of more distinct experts than there are slots for
+    /// it.
     pub fn admit(&mut self, step: &Step) -> Result<Answer, Refusal> {
         if self.open.is_some() {
             return Err(Refusal::PlanOpen);

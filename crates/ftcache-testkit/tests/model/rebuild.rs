@@ -32,7 +32,8 @@ fn a_warm_rebuild_keeps_the_most_recent() {
     let moved = model.rebuild(&[Some(1), Some(0), Some(0)], &[3, 1], true).unwrap();
     model.check();
     let moved_to = |layer, expert, from, to| Moved { layer, expert, from, to };
-    // Pool 0 has room for three of four: of the two of step 2 the higher slot. Slot 2 stays; the others take the lowest.
+    // Pool 0 has room for three of four: of the two of step 2 the higher slot. Slot 2 stays; the others take the
+    // lowest.
     let wanted = [
         moved_to(2, 4, (1, 1), (0, 0)),
         moved_to(1, 6, (0, 3), (0, 1)),

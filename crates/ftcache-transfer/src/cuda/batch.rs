@@ -151,8 +151,8 @@ const PROBE_BYTES: [usize; 6] = [1, 16, 253, 4096, 22_528, 70_000];
 const GAP_BYTES: usize = 64;
 /// What the target holds before; no entry has it.
 const BEFORE: u8 = 0xA5;
-/// Widths tried beside a large entry. Entries of 5 to 22 KB were seen to block, ones of 253 KB and more never were, on an
-/// H100 with CUDA 13.0 (the reference system's measurement).
+/// Widths tried beside a large entry. Entries of 5 to 22 KB were seen to block, ones of 253 KB and more never were,
+/// on an H100 with CUDA 13.0 (the reference system's measurement).
 const SMALL_BYTES: [u64; 5] = [4 << 10, 22 << 10, 64 << 10, 253 << 10, 1 << 20];
 
 /// The byte of an entry at an offset.
@@ -185,8 +185,8 @@ impl Batches {
         self.report = BatchReport::Off(refusal);
     }
 
-    /// Asks the driver. A context of the device is current. `large_bytes` are moved to see whether a small entry makes the
-    /// call wait; without them, entries of less than [`SMALL_ROW_BYTES`] are taken to.
+    /// Asks the driver. A context of the device is current. `large_bytes` are moved to see whether a small entry
+    /// makes the call wait; without them, entries of less than [`SMALL_ROW_BYTES`] are taken to.
     pub(super) fn probe(&mut self, driver: &Arc<CudaDriver>, large_bytes: u64) {
         let signature = match (driver.calls.copy_batch, driver.calls.copy_batch_with_index) {
             (Some(_), _) => BatchSignature::New,

@@ -36,8 +36,8 @@ impl CudaDevice {
     }
 }
 
-// SAFETY: `synchronize` is the driver's own for the stream; `synchronize_all`, `free`, `unregister` and `read` wait for the
-// whole context first. A context in which something failed does no more work.
+// SAFETY: `synchronize` is the driver's own for the stream; `synchronize_all`, `free`, `unregister` and `read` wait
+// for the whole context first. A context in which something failed does no more work.
 unsafe impl Device for CudaDevice {
     fn name(&self) -> String {
         self.facts.name.clone()

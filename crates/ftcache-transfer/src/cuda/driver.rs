@@ -1,7 +1,8 @@
 //! The driver's calls, looked up at run time: the same program runs with a GPU and without one.
 //!
-//! The types are cudarc's; the look-up is our own. cudarc's panics where the library or a symbol is missing, holds one
-//! library for the whole process, and returns the driver's codes as an enum, in which a newer driver's code has no place.
+//! The types are cudarc's; the look-up is our own. cudarc's panics where the library or a symbol is missing, holds
+//! one library for the whole process, and returns the driver's codes as an enum, in which a newer driver's code has
+//! no place.
 //!
 //! *Unsafe*, relying on one promise: a symbol of the driver's name is the driver's call, as its manual declares it.
 
@@ -102,8 +103,8 @@ macro_rules! calls {
                         if found.is_null() {
                             return Err(DriverError::MissingSymbol { symbol: $symbol });
                         }
-                        // SAFETY: a symbol that is found is the driver's call, by our caller's promise, whose type stands
-                        // here as the driver's manual declares it.
+                        // SAFETY: a symbol that is found is the driver's call, by our caller's promise, whose type
+                        // stands here as the driver's manual declares it.
                         unsafe {
                             std::mem::transmute::<*const c_void, unsafe extern "C" fn($($argument),*) -> c_int>(found)
                         }

@@ -1,13 +1,15 @@
 //! The device over the CUDA driver.
 //!
-//! Streams and events are the driver's handles, the engine's own or ours. Every call pushes the device's context and pops
-//! it again, so the caller's is as it was. What is enqueued is enqueued: no call below waits unless the trait says so.
+//! Streams and events are the driver's handles, the engine's own or ours. Every call pushes the device's context and
+//! pops it again, so the caller's is as it was. What is enqueued is enqueued: no call below waits unless the trait
+//! says so.
 //!
 //! Device memory is filled with zeros on a stream of our own, which is waited for: a fill on the default stream would
 //! not be ordered against the engine's streams.
 //!
-//! *Unsafe*, relying on these promises: the driver does what its manual says; sources of copies and words that are waited
-//! for stay in place as [`Device`] asks of its callers; streams and events that are passed in are the driver's and alive.
+//! *Unsafe*, relying on these promises: the driver does what its manual says; sources of copies and words that are
+//! waited for stay in place as [`Device`] asks of its callers; streams and events that are passed in are the driver's
+//! and alive.
 
 mod batch;
 mod copies;
@@ -137,8 +139,8 @@ fn handle_of(stream: Stream) -> CUstream {
 }
 
 impl CudaDevice {
-    /// A device of a driver. Copies go one by one until [`probe_batches`](Self::probe_batches) has shown that they can go
-    /// together.
+    /// A device of a driver. Copies go one by one until [`probe_batches`](Self::probe_batches) has shown that they
+    /// can go together.
     ///
     /// # Errors
     ///
@@ -244,9 +246,9 @@ impl CudaDevice {
         &self.facts
     }
 
-    /// Asks the driver whether it copies in batches as its manual says, and uses them if it does. To see whether a small
-    /// entry makes the call wait, `large_bytes` are moved a few times, 32 MiB or more; with 0, entries of less than
-    /// [`SMALL_ROW_BYTES`](ftcache_policy::SMALL_ROW_BYTES) are taken to.
+    /// Asks the driver whether it copies in batches as its manual says, and uses them if it does. To see whether a
+    /// small entry makes the call wait, `large_bytes` are moved a few times, 32 MiB or more; with 0, entries of less
+    /// than [`SMALL_ROW_BYTES`](ftcache_policy::SMALL_ROW_BYTES) are taken to.
     ///
     /// It takes that much memory on both sides for a moment, and waits. Whatever it finds, copies go; see
     /// [`batches`](Self::batches).

@@ -34,7 +34,8 @@ impl PinnedBytes {
 
     /// The bytes; nothing may be on its way from here or to here.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: they were all set when they were allocated, are freed when this is dropped, and are borrowed for writing.
+        // SAFETY: they were all set when they were allocated, are freed when this is dropped, and are borrowed for
+        // writing.
         unsafe { std::slice::from_raw_parts_mut(self.base, self.bytes) }
     }
 }

@@ -13,12 +13,12 @@ use ftcache_policy::BankId;
 use super::LinkError;
 use crate::{Device, DeviceError, DeviceSpan, Loader, Memory, RowCopy, Stream};
 
-/// An arena below this part of the reference has spilled. Copies within device memory go at 100 GB/s and more where a link
-/// moves 25, at 1,700 where the fastest moves 400: four times slower at the least, if all of an arena lies on the host. Of
-/// the figures of whole arenas, two of one device differ by a few parts in a hundred.
+/// An arena below this part of the reference has spilled. Copies within device memory go at 100 GB/s and more where a
+/// link moves 25, at 1,700 where the fastest moves 400: four times slower at the least, if all of an arena lies on the
+/// host. Of the figures of whole arenas, two of one device differ by a few parts in a hundred.
 pub const SPILL_RATIO: f64 = 1.0 / 3.0;
-/// What the reference has at most, and from where on a rate no longer depends on size: above any device's cache of today,
-/// in which a copy is twice as fast.
+/// What the reference has at most, and from where on a rate no longer depends on size: above any device's cache of
+/// today, in which a copy is twice as fast.
 const REFERENCE_BYTES: u64 = 256 << 20;
 /// The most copies that are timed together. Those of small arenas are lost in what a call takes, on both sides alike.
 const PASS_COUNT_MAX: u64 = 64;
@@ -54,8 +54,8 @@ pub struct ArenaReport {
 }
 
 impl ArenaReport {
-    /// What an arena is to be compared with: the fastest of fresh memory and all arenas of its size, sizes of 256 MiB and
-    /// more being one. Memory that is allocated when the device is full may be the first to spill.
+    /// What an arena is to be compared with: the fastest of fresh memory and all arenas of its size, sizes of 256 MiB
+    /// and more being one. Memory that is allocated when the device is full may be the first to spill.
     pub fn reference(&self, rate: &ArenaRate) -> f64 {
         let alike = self.rates.iter().filter(|other| size_class(other.bytes) == size_class(rate.bytes));
         let known = alike.flat_map(|other| [Some(other.bytes_per_second), other.fresh_bytes_per_second]).flatten();
@@ -92,14 +92,15 @@ fn size_class(bytes: u64) -> u64 {
 }
 
 impl<D: Device> Loader<D> {
-    /// Measures every arena, once, right after this was made: it is for slots that hold nothing yet. Every byte is as it
-    /// was after. Waits, and takes up to 256 MiB of device memory for the moment, or does without.
+    /// Measures every arena, once, right after this was made: it is for slots that hold nothing yet. Every byte is as
+    /// it was after. Waits, and takes up to 256 MiB of device memory for the moment, or does without.
     ///
     /// # Errors
     ///
     /// Rows that are attached, as they may be in slots by now; slots that the device had not the memory for; its own.
     pub fn measure_arenas(&mut self) -> Result<ArenaReport, LinkError> {
-        // What comes into a slot comes from attached rows, and none are ever taken back. So without any, arenas are zeros.
+        // What comes into a slot comes from attached rows, and none are ever taken back. So without any, arenas are
+        // zeros.
         for layer in self.geometry.model().layer_ids() {
             for bank in self.geometry.model().bank_ids() {
                 if self.banks.is_direct(layer, bank).is_some() {

@@ -1,7 +1,8 @@
 //! Copies of many sizes, timed: one by one, in batches, and from device to device.
 //!
-//! *Unsafe*, relying on two promises: the pages here are written by nobody once they are filled, and they are freed only
-//! after the stream that reads them has been synchronised ([`Device`] says what that means) and they are unregistered.
+//! *Unsafe*, relying on two promises: the pages here are written by nobody once they are filled, and they are freed
+//! only after the stream that reads them has been synchronised ([`Device`] says what that means) and they are
+//! unregistered.
 
 use std::time::Instant;
 
@@ -46,8 +47,8 @@ pub(super) struct Pass {
     pub(super) returned_seconds: f64,
 }
 
-/// Measures copies from pinned host memory, each in a call of its own: of each size as many as `total_bytes` hold, at most
-/// 2,048. Of five repetitions the median counts. As much memory is taken on both sides for the time.
+/// Measures copies from pinned host memory, each in a call of its own: of each size as many as `total_bytes` hold, at
+/// most 2,048. Of five repetitions the median counts. As much memory is taken on both sides for the time.
 ///
 /// `progress` is told what is done and how much there is in all.
 ///
@@ -63,8 +64,8 @@ pub fn measure_copies<D: Device>(
     measure(device, From::Host, Calls::Alone, sizes, total_bytes, progress)
 }
 
-/// As [`measure_copies`], by [`Device::copy_all`] with 64 copies a call, as plans are applied. Where a device does not copy
-/// in batches, these are calls for each, too.
+/// As [`measure_copies`], by [`Device::copy_all`] with 64 copies a call, as plans are applied. Where a device does not
+/// copy in batches, these are calls for each, too.
 ///
 /// # Errors
 ///

@@ -39,7 +39,8 @@ impl Pages {
     }
 
     pub(super) fn words_mut(&mut self) -> &mut [u64] {
-        // SAFETY: the pages are ours, zeroed when they were allocated, aligned to more than a word, and borrowed for writing.
+        // SAFETY: the pages are ours, zeroed when they were allocated, aligned to more than a word, and borrowed for
+        // writing.
         unsafe { std::slice::from_raw_parts_mut(self.first.as_ptr().cast(), self.layout.size() / size_of::<u64>()) }
     }
 }

@@ -1,7 +1,7 @@
 //! The CPU reading memory, alone and while copies run: both share the memory's bandwidth.
 //!
-//! Threads read shares of one buffer over and over, and count; whoever measures looks at the counters at two times. What
-//! they read is summed and thrown away: the most that code could do which computes experts where they lie.
+//! Threads read shares of one buffer over and over, and count; whoever measures looks at the counters at two times.
+//! What they read is summed and thrown away: the most that code could do which computes experts where they lie.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -60,8 +60,8 @@ pub fn measure_reads(reads: Reads, progress: &mut dyn FnMut(u64, u64)) -> Result
     })?
 }
 
-/// Measures copies from pinned memory in batches, as [`measure_batches`](super::measure_batches) does, while the CPU reads
-/// as [`measure_reads`] does. Time and copies of a point are those of once through `count` copies, on average.
+/// Measures copies from pinned memory in batches, as [`measure_batches`](super::measure_batches) does, while the CPU
+/// reads as [`measure_reads`] does. Time and copies of a point are those of once through `count` copies, on average.
 ///
 /// # Errors
 ///

@@ -65,6 +65,14 @@ fn wide_copies_go_in_one_call_and_small_ones_alone() {
         copy_all(&mut it.device, it.stream, &copies).unwrap();
         assert_eq!(calls(&world), [batches + 1, singles + 3]);
         it.check_bytes(&parts);
+        // Small rows with gaps go together, too, in the call for those.
+        let (source, target) = (rows(&it.host, 20), crate::support::span(it.memory, 0, 30));
+        let gaps = RowCopy { source, target, row_bytes: 10, row_count: 50 };
+        let before = emulated(&world).calls("cuMemcpy2DAsync_v2");
+        copy_all(&mut it.device, it.stream, &[gaps, copies[3]]).unwrap();
+        assert_eq!(emulated(&world).calls("cuMemcpy2DAsync_v2"), before + 1);
+        let singles = singles + 1;
+        assert_eq!(calls(&world), [batches + 1, singles + 3]);
         // What a batch would have one entry of needs none, nor does a copy by itself.
         copy_all(&mut it.device, it.stream, &copies[2..4]).unwrap();
         assert_eq!(calls(&world), [batches + 1, singles + 5]);
@@ -267,8 +275,8 @@ fn a_refusal_is_logged_once_with_its_reason() {
     let warnings = Warnings::default();
     let is_empty = || warnings.0.lock().unwrap().is_empty();
     tracing::subscriber::with_default(warnings.clone(), || {
-        // `tracing` asks whoever comes first to a place whether it is of interest there, and threads of other tests have
-        // nobody who listens. One that comes there just now may have the last word, so it is asked again.
+        // `tracing` asks whoever comes first to a place whether it is of interest there, and threads of other tests
+        // have nobody who listens. One that comes there just now may have the last word, so it is asked again.
         for _ in 0..100 {
             tracing::callsite::rebuild_interest_cache();
             refused_batch();

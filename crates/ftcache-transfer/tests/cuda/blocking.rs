@@ -56,6 +56,7 @@ fn calls_that_enqueue_never_wait_whatever_is_on_its_way() {
         assert!(queued > 0, "everything is done already");
         device.synchronize_all().unwrap();
         assert_eq!(emulated(&world).blocking_calls(), before.0 + 1);
+        drop(device);
     }
 }
 

@@ -242,6 +242,7 @@ fn freeing_waits_for_what_is_enqueued() {
         device.check().unwrap();
         device.free(adopted);
         device.free(Memory(12));
+        drop(device);
         emulated(&world).check();
     }
 }

@@ -60,6 +60,8 @@ fn a_device_that_registers_nothing_read_only_says_so_and_is_not_asked() {
     assert_eq!(emulated(&world).calls("cuMemHostRegister_v2"), 0);
     let host = Pages::new(PAGE);
     register(&mut device, &host).unwrap();
+    drop(device);
+    world.check_gone();
 }
 
 #[test]

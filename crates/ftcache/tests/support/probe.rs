@@ -18,7 +18,11 @@ pub(crate) struct Notes {
     pub(crate) inner: Box<dyn Device>,
     /// What the test is about to ask the cache for.
     pub(crate) call: &'static str,
-    events: Vec<u64>,
+    /// Each event and its name.
+    events: Vec<(u64, &'static str)>,
+    named: usize,
+    /// The stream of what is copied behind steps.
+    late: Option<Stream>,
     /// Events that have not been given back.
     pub(crate) live_events: usize,
     /// Of each wait between streams, the call and the event.
@@ -31,6 +35,8 @@ pub(crate) struct Notes {
     pub(crate) clears: u64,
     /// The copy after so many more is refused.
     pub(crate) fail_copy: Option<u64>,
+    /// The zeros after so many more are refused.
+    pub(crate) fail_clear: Option<u64>,
     /// The wait for a word of the host's, or the raising of one, after so many more is refused.
     pub(crate) fail_word: Option<u64>,
     /// Numbers of the allocations that are refused, counted from the first.
@@ -58,7 +64,16 @@ impl Notes {
     }
 
     fn name_of(&self, event: Event) -> &'static str {
-        let at = self.events.iter().position(|&made| made == event.0).expect("an event of this device");
+        self.events.iter().rev().find(|made| made.0 == event.0).expect("an event of this device").1
+    }
+
+    /// The name of the next event that is made.
+    fn next_name(&mut self) -> &'static str {
+        if self.call == "set_later" {
+            return "late";
+        }
+        let at = self.named;
+        self.named += 1;
         FENCES.get(at).copied().unwrap_or_else(|| STAGE_EVENTS[(at - FENCES.len()) % STAGE_EVENTS.len()])
     }
 
@@ -98,6 +113,8 @@ impl Probe {
             inner,
             call: "",
             events: Vec::new(),
+            named: 0,
+            late: None,
             live_events: 0,
             waits: Vec::new(),
             dropped_wait: None,
@@ -105,6 +122,7 @@ impl Probe {
             copies: 0,
             clears: 0,
             fail_copy: None,
+            fail_clear: None,
             fail_word: None,
             refused_allocations: BTreeSet::new(),
             allocations: 0,
@@ -193,7 +211,12 @@ unsafe impl Device for Probe {
     }
 
     fn create_stream(&mut self) -> Result<Stream, DeviceError> {
-        self.get_mut().inner.create_stream()
+        let mut notes = self.get_mut();
+        let stream = notes.inner.create_stream()?;
+        if notes.call == "set_later" {
+            notes.late.get_or_insert(stream);
+        }
+        Ok(stream)
     }
 
     fn destroy_stream(&mut self, stream: Stream) {
@@ -207,7 +230,8 @@ unsafe impl Device for Probe {
     fn create_event(&mut self) -> Result<Event, DeviceError> {
         let mut notes = self.get_mut();
         let event = notes.inner.create_event()?;
-        notes.events.push(event.0);
+        let name = notes.next_name();
+        notes.events.push((event.0, name));
         notes.live_events += 1;
         Ok(event)
     }
@@ -224,7 +248,8 @@ unsafe impl Device for Probe {
 
     fn wait(&mut self, stream: Stream, event: Event) -> Result<(), DeviceError> {
         let mut notes = self.enqueue();
-        let wait = (notes.call, notes.name_of(event));
+        let call = if notes.late == Some(stream) { "late" } else { notes.call };
+        let wait = (call, notes.name_of(event));
         notes.waits.push(wait);
         if notes.dropped_wait == Some(notes.waits.len() - 1) { Ok(()) } else { notes.inner.wait(stream, event) }
     }
@@ -278,6 +303,9 @@ unsafe impl Device for Probe {
     ) -> Result<(), DeviceError> {
         let mut notes = self.enqueue();
         notes.clears += 1;
+        if count_down(&mut notes.fail_clear) {
+            return Err(refused("clear", row_bytes * row_count));
+        }
         notes.inner.clear_rows(stream, target, row_bytes, row_count)
     }
 
