@@ -163,10 +163,12 @@ impl ProgressLine {
             return;
         }
         let Progress { read_bytes, total_bytes, pinned_bytes, to_pin_bytes, .. } = *progress;
-        let read = format!("read {} of {}", binary(read_bytes), binary(total_bytes));
-        let pinned = format!("pinned {} of {}", binary(pinned_bytes), binary(to_pin_bytes));
+        let mut text = format!("read {} of {}", binary(read_bytes), binary(total_bytes));
+        if to_pin_bytes > 0 {
+            text += &format!(", registered {} of {}", binary(pinned_bytes), binary(to_pin_bytes));
+        }
         // A shorter line leaves nothing of a longer one.
-        eprint!("\r{:<70}", format!("{read}, {pinned}"));
+        eprint!("\r{text:<70}");
         let _ = std::io::Write::flush(&mut std::io::stderr());
         self.shown = Instant::now();
         self.any = true;

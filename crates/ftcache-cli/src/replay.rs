@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use ftcache::{
-    BankId, Budget, Cache, Constraints, ExpertId, Geometry, HostDevice, HostRows, LayerId, LayoutKey, Model,
-    Quantisation, SlotId, Stats,
+    BankId, BounceSize, Budget, Cache, Constraints, CudaContext, CudaDevice, CudaDriver, Device, ExpertId, Geometry,
+    HostDevice, HostRows, LayerId, LayoutKey, Model, Quantisation, SlotId, Stats, Stream,
 };
 use ftcache_trace::{ABSENT, Header, TraceReader};
 use serde_json::json;
@@ -35,6 +35,9 @@ pub(crate) struct Arguments {
     /// Bytes of a generated row of weights
     #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..1 << 32))]
     row_bytes: u64,
+    /// A CUDA device by its number, over whose link the rows go [default: slots in host memory]
+    #[arg(long, value_name = "N")]
+    device: Option<i32>,
     /// Show each layer
     #[arg(long)]
     per_layer: bool,
@@ -44,12 +47,19 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments, out: &mut String) -> Result<(), Failure> {
+    let Some(ordinal) = arguments.device else { return replay(arguments, HostDevice::new(), out) };
+    let mut device = CudaDevice::new(CudaDriver::open()?, CudaContext::Primary(ordinal))?;
+    device.probe_batches(0)?;
+    replay(arguments, device, out)
+}
+
+fn replay<D: Device>(arguments: &Arguments, device: D, out: &mut String) -> Result<(), Failure> {
     let at = |error: &dyn std::fmt::Display| format!("{}: {error}", arguments.trace.display());
     let file = File::open(&arguments.trace).map_err(|error| at(&error))?;
     let mut reader = TraceReader::new(BufReader::new(file)).map_err(|error| at(&error))?;
     let shape = reader.header().shape();
 
-    let mut replay = Replay::new(arguments, shape).map_err(|error| at(&error))?;
+    let mut replay = Replay::new(arguments, shape, device).map_err(|error| at(&error))?;
     let mut progress = Progress::new(shape.tokens);
     let mut ids = Vec::new();
     let mut token = 0;
@@ -71,8 +81,8 @@ pub(crate) fn run(arguments: &Arguments, out: &mut String) -> Result<(), Failure
     Ok(replay.write(arguments, reader.header(), checked_slots, out)?)
 }
 
-struct Replay {
-    cache: Cache<HostDevice>,
+struct Replay<D: Device> {
+    cache: Cache<D>,
     /// Time inside `load` alone; checking takes longer than moving.
     load_time: Duration,
     routes: Vec<ExpertId>,
@@ -81,8 +91,8 @@ struct Replay {
     absent_cells: u64,
 }
 
-impl Replay {
-    fn new(arguments: &Arguments, shape: ftcache_trace::Shape) -> Result<Self, Failure> {
+impl<D: Device> Replay<D> {
+    fn new(arguments: &Arguments, shape: ftcache_trace::Shape, device: D) -> Result<Self, Failure> {
         let row_bytes = [arguments.row_bytes, SIDE_ROW_BYTES];
         let layers = vec![LayoutKey::tagged("generated", row_bytes); shape.layers as usize];
         let model = Model::new(shape.experts, shape.top_k, Quantisation::PerLayer, layers)?;
@@ -90,7 +100,11 @@ impl Replay {
         constraints.scope = arguments.scope.into();
         let geometry = Geometry::new(model, constraints)?;
         check_memory(geometry.model().model_bytes() + geometry.total_bytes(), available_bytes())?;
-        let mut cache = Cache::new(geometry, HostDevice::new())?;
+        let mut cache = Cache::new(geometry, device)?;
+        // The rows lie in ordinary memory, which a GPU does not read.
+        if arguments.device.is_some() {
+            cache.set_bounce(BounceSize::default())?;
+        }
         for layer in (0..shape.layers).map(LayerId::new) {
             for (bank, row_bytes) in row_bytes.into_iter().enumerate() {
                 let bank = BankId::from_index(bank);
@@ -112,9 +126,10 @@ impl Replay {
         self.routes.extend(cell.iter().map(|&id| ExpertId::new(u32::from(id))));
         let begin = Instant::now();
         let slots = self.cache.load(layer, &self.routes)?;
-        self.load_time += begin.elapsed();
         self.slots.clear();
         self.slots.extend_from_slice(slots);
+        self.cache.synchronize(Stream::DEFAULT)?;
+        self.load_time += begin.elapsed();
         for index in 0..self.routes.len() {
             self.check_slot(layer, self.routes[index], self.slots[index])?;
         }
@@ -175,6 +190,7 @@ impl Replay {
             };
             let mut whole = value(&stats);
             whole["model"] = json!(header.model);
+            whole["device"] = json!(self.cache.device().name());
             whole["tokens"] = json!(header.tokens);
             whole["slots"] = json!(self.cache.geometry().slot_count());
             whole["absent_cells"] = json!(self.absent_cells);
@@ -288,7 +304,8 @@ impl Replay {
             grouped(self.checked_rows),
             grouped(checked_slots)
         )?;
-        writeln!(out, "moved {} ({} bytes)", binary(stats.bytes), grouped(stats.bytes))?;
+        let device = self.cache.device().name();
+        writeln!(out, "moved {} ({} bytes) to {device}", binary(stats.bytes), grouped(stats.bytes))?;
         writeln!(
             out,
             "in {seconds:.3} s, {:.2} GB/s, {:.0} ns a step",

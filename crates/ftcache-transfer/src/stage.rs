@@ -3,7 +3,7 @@
 //! Residency says what goes where and holds the calls to their order; here it becomes copies and events.
 //!
 //! ```text
-//! compute  begun |          wait ready 0 | layer 0 | released 0 |  wait ready 1 | layer 1 | released 1 | ... | zeros
+//! compute  begun |          wait ready 0 | layer 0 | released 0 |  wait ready 1 | layer 1 | ... | wait copies | zeros
 //! copy     wait begun | fill 0 | ready 0 | fill 1 | ready 1 | wait released 0 | fill 0 | ready 0 | ...
 //! ```
 //!
@@ -49,6 +49,7 @@ enum Holds {
 
 #[derive(Debug)]
 struct StageEvents {
+    /// What the compute stream was given before the chunk, and at its end what the copy stream was.
     begun: Event,
     ready: [Event; 2],
     released: [Event; 2],
@@ -361,10 +362,14 @@ impl<D: Device> Loader<D> {
     pub fn end_chunk(&mut self) -> Result<(), DeviceError> {
         // Steps in the chunk may have had another compute stream: those after it come behind this one.
         let (_, stage) = self.open_chunk()?;
-        let compute = stage.chunk.as_ref().expect("it is open").streams.compute;
-        self.take_over(compute)?;
-        for buffer in [0, 1] {
-            self.await_staged(buffer)?;
+        let streams = stage.chunk.as_ref().expect("it is open").streams;
+        self.take_over(streams.compute)?;
+        if streams.are_two() {
+            // Without this a step could fill slots while rows that the chunk staged, or late ones that it came behind, are
+            // still on their way there.
+            let (device, stage) = self.open_chunk()?;
+            device.record(stage.events.begun, streams.copy)?;
+            device.wait(streams.compute, stage.events.begun)?;
         }
         self.clear_slots()?;
         let (_, stage) = self.open_chunk()?;

@@ -3,9 +3,11 @@
 #[path = "support/rig.rs"]
 mod rig;
 
+use ftcache::policy::{Fetch, FetchRule};
 use ftcache::residency::Keep;
 use ftcache::{
-    Device, Error, Geometry, HostDevice, PoolsError, Scope, SnapshotError, StageError, Staging, Stream, Streams,
+    Device, Error, FetchOrder, Geometry, HostDevice, LaterLimits, Misses, PoolsError, Scope, SnapshotError, StageError,
+    Staging, Step, Stream, Streams,
 };
 use rig::{Layout, Pinned, Rig, layer, on_every_device, padded, tagged_model};
 
@@ -274,6 +276,26 @@ fn steps_after_a_chunk_come_behind_it_over_the_streams_of_a_step_in_it() {
         staged(rig, chunk, 1);
         rig.cache.end_chunk().unwrap();
         rig.load(step, layer(2), &[0, 1, 2, 3]).unwrap();
+        rig.check(context);
+    });
+}
+
+#[test]
+fn slots_of_rows_on_their_way_behind_a_step_are_safe_after_a_chunk() {
+    // The chunk takes the slot of the row that is on its way, and ends without a fill.
+    let geometry = one_key();
+    on_every_device(&geometry, |rig, context| {
+        let [compute, copy] = [rig.stream(), rig.stream()];
+        rig.calling("set_later").set_later(LaterLimits { step_bytes: 1 << 10, flight_count: 1 }).unwrap();
+        rig.calling("set_staging").set_staging(Staging::borrowed(&geometry).unwrap(), 0).unwrap();
+        let fetch = Fetch { rule: FetchRule::UpTo(0), most: None };
+        let misses = Misses::Hybrid { fetch, order: FetchOrder::LowestId };
+        let step = Step { misses, ..Step::new(layer(0)) };
+        rig.load(Streams::one(compute), step, &[2]).unwrap();
+        assert_eq!(rig.cache.later_report().residency.queued, 1, "{context}");
+        rig.cache.begin_chunk(Streams { compute, copy }).unwrap();
+        rig.cache.end_chunk().unwrap();
+        rig.load(Streams::one(compute), layer(1), &[0, 1, 2, 3]).unwrap();
         rig.check(context);
     });
 }

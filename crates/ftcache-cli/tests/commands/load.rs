@@ -319,6 +319,7 @@ fn what_cannot_be_loaded_is_refused() {
     "#);
 }
 
+#[cfg(target_os = "linux")]
 #[test]
 fn addresses_that_a_process_may_not_have_are_no_crash() {
     let world = World::with_driver();

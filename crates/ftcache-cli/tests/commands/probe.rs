@@ -6,7 +6,7 @@ use ftcache_cuda_emu::client::Emulator;
 use super::*;
 
 /// A folder for the library path.
-struct Drivers(PathBuf);
+pub(super) struct Drivers(PathBuf);
 
 impl Drivers {
     fn new(put: impl Fn(&Path)) -> Self {
@@ -19,17 +19,17 @@ impl Drivers {
         Self(folder)
     }
 
-    fn emulated() -> Self {
+    pub(super) fn emulated() -> Self {
         Self::new(|path| std::os::unix::fs::symlink(Emulator::library_path(), path).unwrap())
     }
 
     /// Files that are no library, so that a driver of the machine's is not found behind them.
-    fn none() -> Self {
+    pub(super) fn none() -> Self {
         Self::new(|path| std::fs::write(path, "no library").unwrap())
     }
 
     /// What a probe printed, and whether it succeeded; paths are cut.
-    fn run(&self, arguments: &[&str], environment: &[(&str, &str)]) -> (String, bool) {
+    pub(super) fn run(&self, arguments: &[&str], environment: &[(&str, &str)]) -> (String, bool) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ftcache"));
         command.args(arguments).env("LD_LIBRARY_PATH", &self.0).envs(environment.iter().copied());
         let output = command.output().unwrap();

@@ -1,5 +1,6 @@
 //! `replay`: every slot checked.
 
+use super::probe::Drivers;
 use super::*;
 
 #[test]
@@ -23,7 +24,7 @@ fn a_trace_is_replayed_and_every_slot_checked() {
     of the misses 64 were first uses and 463 had lost their slots to others
     a layer used 16.0 experts, 11.8 for 90 % of its routes, entropy 0.902; its most used, fixed, would hit 60.64 %
     checked 4,136 rows as they were used and 20 slots at the end: every byte right
-    moved 2.07 MiB (2,167,024 bytes)
+    moved 2.07 MiB (2,167,024 bytes) to host memory
     ");
 }
 
@@ -45,6 +46,25 @@ fn replay_of_a_trained_model_in_both_scopes() {
     };
     // Counted by a replay written apart from this one: a scan over a table of slots, in Python.
     assert_eq!((replay("unified"), replay("per-layer")), (420_440, 392_717));
+}
+
+#[test]
+fn a_replay_over_a_cuda_device_moves_the_same_bytes() {
+    let trace = testdata("traces/synthetic-4l16e.ftr.zst");
+    let arguments = ["replay", trace.to_str().unwrap(), "--slots", "20", "--json"];
+    let json = |text: &str| -> serde_json::Value { serde_json::from_str(text).unwrap() };
+    let mut host = json(&done(&arguments));
+    let (text, success) = Drivers::emulated().run(&[&arguments[..], &["--device", "0"]].concat(), &[]);
+    assert!(success, "{text}");
+    let mut cuda = json(&text);
+    assert_eq!((&host["device"], &cuda["device"]), (&"host memory".into(), &"ftcache emulated device 0".into()));
+    for replay in [&mut host, &mut cuda] {
+        replay["device"].take();
+        replay["load_seconds"].take();
+    }
+    assert_eq!(host, cuda);
+    let (text, success) = Drivers::none().run(&[&arguments[..], &["--device", "0"]].concat(), &[]);
+    assert!(!success && text.starts_with("ftcache: no CUDA driver: "), "{text}");
 }
 
 #[test]

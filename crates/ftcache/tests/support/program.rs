@@ -116,7 +116,7 @@ fn step(rig: &mut Rig, rng: &mut Rng, all: &[Stream], number: u32) {
     let width = 1 + rng.below(3) as usize;
     let routes: Vec<u32> = (0..width).map(|_| rng.below(3) as u32).collect();
     let mut step = Step::new(layer(number));
-    if rng.chance(1, 3) {
+    if rng.chance(1, 5) {
         let fetch = Fetch { rule: FetchRule::UpTo(rng.below(2) as u32), most: None };
         step.misses = Misses::Hybrid { fetch, order: FetchOrder::LowestId };
     }
@@ -195,4 +195,55 @@ fn rebuild(rig: &mut Rig, rng: &mut Rng) {
         let staging = Staging::dedicated(rig.cache.geometry(), 2);
         rig.cache.set_staging(staging, 0).unwrap();
     }
+}
+
+/// Three layers of one layout in nine slots, of which two buffers leave three.
+#[allow(dead_code, reason = "each test file uses its own part")]
+pub(crate) fn three_stable_slots() -> Geometry {
+    Geometry::new(tagged_model(3, 2, &[("a", &[12, 2][..]); 3]), padded(9, Scope::Unified, 0, 1, 4)).unwrap()
+}
+
+/// A fill gathers rows of slots that a step then gives to others, over another copy stream or behind the step.
+#[allow(dead_code, reason = "each test file uses its own part")]
+pub(crate) fn overwrite_what_is_gathered(rig: &mut Rig, later: bool) {
+    if later {
+        rig.calling("set_later").set_later(LaterLimits { step_bytes: 40, flight_count: 2 }).unwrap();
+    }
+    let staging = Staging::borrowed(rig.cache.geometry()).unwrap();
+    rig.calling("set_staging").set_staging(staging, 0).unwrap();
+    let [compute, copy, other] = [rig.stream(), rig.stream(), rig.stream()];
+    rig.fill(Streams { compute, copy });
+    rig.calling("begin_chunk").begin_chunk(Streams { compute, copy }).unwrap();
+    rig.calling("prefetch").prefetch(layer(2)).unwrap();
+    let mut step = Step::new(layer(0));
+    if later {
+        step.misses =
+            Misses::Hybrid { fetch: Fetch { rule: FetchRule::UpTo(0), most: None }, order: FetchOrder::LowestId };
+    }
+    rig.load(Streams { compute, copy: other }, step, &[0, 1, 2]).unwrap();
+    let buffer = rig.calling("wait").wait(layer(2)).unwrap();
+    rig.look_at_staged(compute, 2, buffer, false);
+    rig.calling("release").release(layer(2)).unwrap();
+    rig.calling("end_chunk").end_chunk().unwrap();
+}
+
+/// A chunk that is given up after a fill, and one with a step of other streams in it; steps take the slots under the
+/// buffers at once.
+#[allow(dead_code, reason = "each test file uses its own part")]
+pub(crate) fn overwrite_what_was_staged(rig: &mut Rig) {
+    let staging = Staging::borrowed(rig.cache.geometry()).unwrap();
+    rig.calling("set_staging").set_staging(staging, 0).unwrap();
+    let [chunk, step] = [(); 2].map(|()| Streams { compute: rig.stream(), copy: rig.stream() });
+    rig.calling("begin_chunk").begin_chunk(chunk).unwrap();
+    rig.calling("prefetch").prefetch(layer(0)).unwrap();
+    rig.calling("end_chunk").abandon_chunk().unwrap();
+    rig.load(Streams { copy: step.copy, ..chunk }, layer(1), &[0, 1, 2]).unwrap();
+    rig.calling("begin_chunk").begin_chunk(chunk).unwrap();
+    rig.load(step, layer(2), &[0]).unwrap();
+    rig.calling("prefetch").prefetch(layer(0)).unwrap();
+    let buffer = rig.calling("wait").wait(layer(0)).unwrap();
+    rig.look_at_staged(chunk.compute, 0, buffer, false);
+    rig.calling("release").release(layer(0)).unwrap();
+    rig.calling("end_chunk").end_chunk().unwrap();
+    rig.load(step, layer(1), &[0, 1, 2]).unwrap();
 }
