@@ -320,7 +320,7 @@ unsafe impl Device for CudaDevice {
                 let code = unsafe { (calls.fill)(address, 0, bytes as usize, handle_of(stream)) };
                 return device.done("clear", bytes, code);
             }
-            if stride <= device.max_pitch {
+            if (row_bytes..=device.max_pitch).contains(&stride) {
                 let (stride, width, height) = (stride as usize, row_bytes as usize, row_count as usize);
                 // SAFETY: as above.
                 let code = unsafe { (calls.fill_rows)(address, stride, 0, width, height, handle_of(stream)) };
