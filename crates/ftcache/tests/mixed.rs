@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use ftcache::{Geometry, HostDevice};
 use ftcache_testkit::Rng;
-use program::{geometry, overwrite_what_is_gathered, overwrite_what_was_staged, run_with, three_stable_slots};
+use program::{geometry, overwrite_what_is_gathered, overwrite_what_was_staged, run, three_stable_slots};
 use rig::{CudaWorld, Pinned, Rig};
 
 /// Calls of a program.
@@ -58,7 +58,7 @@ fn geometry_of(program: u64) -> Geometry {
 
 fn run_program(rig: &mut Rig, program: u64, later: bool) {
     match DIRECTED.iter().position(|&directed| directed == program) {
-        None => run_with(rig, program, CALLS, later),
+        None => run(rig, program, CALLS, later),
         Some(0) => overwrite_what_is_gathered(rig, later),
         Some(_) => overwrite_what_was_staged(rig),
     }
@@ -75,7 +75,7 @@ fn deferred(seed: u64, order: u64) -> Rig {
 #[test]
 fn decode_and_prefill_mixed_never_race() {
     let mut landed = 0;
-    for seed in 0..seeds(2_000) {
+    for seed in 0..seeds(10_000) {
         let world = world(seed);
         let mut rig = emulated(seed, &world);
         run_program(&mut rig, seed, seed % 2 == 1);

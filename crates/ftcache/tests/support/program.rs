@@ -56,14 +56,9 @@ struct Chunk {
     padded: bool,
 }
 
-/// A random program of so many calls. What it decides depends on its seed alone.
-pub(crate) fn run(rig: &mut Rig, seed: u64, calls: u32) {
-    run_with(rig, seed, calls, false);
-}
-
-/// The same, where hybrid steps may fetch behind them what they leave to the CPU: what they find resident depends on
-/// when those copies land.
-pub(crate) fn run_with(rig: &mut Rig, seed: u64, calls: u32, later: bool) {
+/// A random program of so many calls. What it decides depends on its seed alone, unless hybrid steps may fetch `later`
+/// what they leave to the CPU: then what they find resident depends on when those copies land.
+pub(crate) fn run(rig: &mut Rig, seed: u64, calls: u32, later: bool) {
     if later {
         rig.calling("set_later").set_later(LaterLimits { step_bytes: 40, flight_count: 2 }).unwrap();
     }
@@ -239,11 +234,17 @@ pub(crate) fn overwrite_what_was_staged(rig: &mut Rig) {
     rig.calling("end_chunk").abandon_chunk().unwrap();
     rig.load(Streams { copy: step.copy, ..chunk }, layer(1), &[0, 1, 2]).unwrap();
     rig.calling("begin_chunk").begin_chunk(chunk).unwrap();
-    rig.load(step, layer(2), &[0]).unwrap();
+    let slots = rig.load(step, layer(2), &[1]).unwrap();
+    // So many kernels that other streams overtake them.
+    (0..60).for_each(|_| rig.look_at_slots(step.compute, 2, &[1], &slots));
     rig.calling("prefetch").prefetch(layer(0)).unwrap();
     let buffer = rig.calling("wait").wait(layer(0)).unwrap();
     rig.look_at_staged(chunk.compute, 0, buffer, false);
     rig.calling("release").release(layer(0)).unwrap();
     rig.calling("end_chunk").end_chunk().unwrap();
-    rig.load(step, layer(1), &[0, 1, 2]).unwrap();
+    // The slot that the step's kernel reads has another expert next, without another call on its compute stream.
+    rig.cache.forget_layer(layer(2)).unwrap();
+    for number in [1, 0, 2] {
+        rig.load(chunk, layer(number), &[0, 1, 2]).unwrap();
+    }
 }
