@@ -207,13 +207,9 @@ impl<D: Device> Loader<D> {
 
 impl<D: Device> Drop for Loader<D> {
     fn drop(&mut self) {
-        // No copy may read rows that are gone or land in memory given back. A device that cannot say so does no more
-        // work, but threads of ours could still read.
-        if self.device.synchronize_all().is_err()
-            && let Some(bounce) = &mut self.bounce
-        {
-            bounce.abandon();
-        }
+        // Freeing waits for what is enqueued, so no copy lands in memory that is given back, or reads rows that are gone: they
+        // go after this. A device that cannot wait does no more work; threads of ours that could still read are stopped with
+        // the bounce buffer.
         if let Ok(places) = &mut self.places {
             if let Some(stage) = &mut places.stage {
                 stage.free(&mut self.device);
