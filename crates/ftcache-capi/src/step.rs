@@ -162,8 +162,12 @@ pub unsafe extern "C" fn ftcache_load(
 
 fn own_streams(streams: &ftcache_streams) -> Result<Streams, Failure> {
     reserved(streams.reserved, "streams->reserved")?;
-    let compute = Stream(streams.compute as u64);
-    let copy = if streams.copy.is_null() { compute } else { Stream(streams.copy as u64) };
+    let stream = |handle: *mut c_void| {
+        // SAFETY: by the header, a stream that is named is the device's and stays alive; the host device looks it up.
+        unsafe { Stream::from_raw(handle as u64) }
+    };
+    let compute = stream(streams.compute);
+    let copy = if streams.copy.is_null() { compute } else { stream(streams.copy) };
     Ok(Streams { compute, copy })
 }
 

@@ -4,10 +4,8 @@
 //! given back when it has been reported.
 
 use std::fmt::Write;
-use std::io::IsTerminal;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use ftcache::transfer::{Direct, LoadReport, Pinning, Progress, Refusal, Reservation};
@@ -19,8 +17,9 @@ use ftcache_model::MoeModel;
 
 use crate::Failure;
 use crate::load_report::Loaded;
-use crate::replay::available_bytes;
-use crate::table::{binary, grouped};
+use crate::memory::{available_bytes, check_memory};
+use crate::progress::ProgressLine;
+use crate::table::binary;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -117,68 +116,36 @@ pub(crate) fn bank_sources(model: &MoeModel) -> Vec<BankSource> {
     sources
 }
 
-/// Lays an arena out for a model, if there is memory for it: it is granted before it is there, and a process that then
-/// takes it is ended without a word.
+/// Lays an arena out for a model, if there is memory for it.
 fn reserve(model: &MoeModel, options: ArenaOptions, available: Option<u64>) -> Result<Reservation, Failure> {
     // No cache can be made of what the policy refuses.
     model.geometry()?;
     let reservation = HostArena::reserve(&bank_sources(model), &model.files, options)?;
-    let needed = reservation.bytes();
-    match available {
-        Some(available) if needed > available => {
-            let (needed, available) = (grouped(needed), grouped(available));
-            Err(format!("the experts need {needed} bytes of memory; {available} are available").into())
-        }
-        _ => Ok(reservation),
-    }
+    check_memory("the experts need", reservation.bytes(), available)?;
+    Ok(reservation)
 }
 
 /// Fills an arena, tells how that went, and gives it back.
 fn load(reservation: Reservation, device: &mut impl Device) -> Result<LoadReport, Failure> {
     let mut line = ProgressLine::new();
     let arena = reservation.load(device, |progress| {
-        line.show(&progress);
+        line.show(|| shown(&progress));
         ControlFlow::Continue(())
     });
-    line.end();
+    drop(line);
     let mut arena = arena?;
     let report = arena.report().clone();
     arena.free(device)?;
     Ok(report)
 }
 
-/// A line on a terminal's stderr, now and then.
-struct ProgressLine {
-    shown: Instant,
-    any: bool,
-}
-
-impl ProgressLine {
-    fn new() -> Self {
-        Self { shown: Instant::now(), any: false }
+fn shown(progress: &Progress) -> String {
+    let Progress { read_bytes, total_bytes, pinned_bytes, to_pin_bytes, .. } = *progress;
+    let mut text = format!("read {} of {}", binary(read_bytes), binary(total_bytes));
+    if to_pin_bytes > 0 {
+        text += &format!(", registered {} of {}", binary(pinned_bytes), binary(to_pin_bytes));
     }
-
-    fn show(&mut self, progress: &Progress) {
-        if self.shown.elapsed() < Duration::from_millis(200) || !std::io::stderr().is_terminal() {
-            return;
-        }
-        let Progress { read_bytes, total_bytes, pinned_bytes, to_pin_bytes, .. } = *progress;
-        let mut text = format!("read {} of {}", binary(read_bytes), binary(total_bytes));
-        if to_pin_bytes > 0 {
-            text += &format!(", registered {} of {}", binary(pinned_bytes), binary(to_pin_bytes));
-        }
-        // A shorter line leaves nothing of a longer one.
-        eprint!("\r{text:<70}");
-        let _ = std::io::Write::flush(&mut std::io::stderr());
-        self.shown = Instant::now();
-        self.any = true;
-    }
-
-    fn end(&self) {
-        if self.any {
-            eprintln!();
-        }
-    }
+    text
 }
 
 #[cfg(test)]

@@ -6,10 +6,12 @@
 mod inspect;
 mod load;
 mod load_report;
+mod memory;
 mod plan;
 mod plan_report;
 mod probe;
 mod probe_report;
+mod progress;
 mod replay;
 mod table;
 

@@ -6,9 +6,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs::File;
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use ftcache::policy::{Pair, Point, Rates, parse_bytes};
 use ftcache::transfer::{
@@ -19,8 +17,9 @@ use ftcache::{BatchReport, CudaContext, CudaDevice, CudaDriver, CudaFacts, Devic
 use ftcache_model::MoeModel;
 
 use crate::Failure;
+use crate::memory::{available_bytes, check_memory};
 use crate::probe_report::rates_json;
-use crate::replay::available_bytes;
+use crate::progress::ProgressLine;
 use crate::table::{count, grouped};
 
 /// From where a call costs more than its bytes to where it is nothing beside them.
@@ -116,31 +115,38 @@ pub(crate) fn run(arguments: &Arguments, out: &mut String) -> Result<(), Failure
     check_cpu_rates(&arguments.cpu_rate, &experts)?;
     let plan = Measurements::new(arguments, &experts)?;
     let device = open(arguments)?;
-    if let (Some(path), Err(why)) = (&arguments.rates, &device) {
-        return Err(format!("{}: not written, as host memory is no link: {why}", path.display()).into());
-    }
+    check_memory("measuring needs", plan.host_bytes(device.is_err()), available_bytes())?;
+    let at = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
+    let file = match (&arguments.rates, &device) {
+        (None, _) => None,
+        (Some(path), Ok(_)) => Some((path, RatesFile::create(path).map_err(|error| at(path, error))?)),
+        (Some(path), Err(why)) => {
+            return Err(format!("{}: not written, as host memory is no link: {why}", path.display()).into());
+        }
+    };
     let measured = match device {
         Ok(mut device) => {
-            let batched = matches!(device.probe_batches(LARGE_BYTES)?, BatchReport::On { .. });
-            let measured = plan.measure(&mut device, batched)?;
-            // A batch may have been refused since.
+            device.probe_batches(LARGE_BYTES)?;
+            let measured = plan.measure(&mut device, |device| matches!(device.batches(), BatchReport::On { .. }))?;
             Measured { found: Found::Cuda(device.facts().clone(), device.batches().clone()), ..measured }
         }
-        Err(why) => Measured { found: Found::Host(why), ..plan.measure(&mut HostDevice::new(), false)? },
+        Err(why) => Measured { found: Found::Host(why), ..plan.measure(&mut HostDevice::new(), |_| false)? },
     };
-    let rates = match &arguments.rates {
+    let rates = match file {
         None => None,
-        Some(path) => {
+        Some((path, file)) => {
             let (rates, note) = measured.rates(&experts, &arguments.cpu_rate)?;
-            write_rates(path, &rates, note.as_deref()).map_err(|error| format!("{}: {error}", path.display()))?;
-            Some((rates, note))
+            let written = file.write(&rates, note.as_deref()).map_err(|error| at(path, error));
+            Some(MeasuredRates { path, rates, note, written })
         }
     };
-    Ok(if arguments.json {
+    if arguments.json {
         writeln!(out, "{:#}", measured.json(rates.as_ref()))
     } else {
-        measured.write(arguments.rates.as_deref().zip(rates.as_ref()), out)
-    }?)
+        measured.write(rates.as_ref(), out)
+    }?;
+    // What was measured is shown, wherever it could not be written.
+    Ok(rates.map_or(Ok(()), |rates| rates.written)?)
 }
 
 fn check_cpu_rates(cpu_rates: &[CpuRate], experts: &[Expert]) -> Result<(), Failure> {
@@ -171,6 +177,8 @@ fn open(arguments: &Arguments) -> Result<Result<CudaDevice, String>, Failure> {
 /// What is to be measured.
 struct Measurements {
     sizes: Vec<u64>,
+    /// Sizes that nobody asked for, and that are above what is to be moved.
+    left_out: Vec<u64>,
     total_bytes: u64,
     reads: Reads,
 }
@@ -179,9 +187,14 @@ impl Measurements {
     fn new(arguments: &Arguments, experts: &[Expert]) -> Result<Self, Failure> {
         let total_bytes = arguments.bytes;
         let asked = &arguments.sizes;
-        let default = SIZES.iter().filter(|&&bytes| asked.is_empty() && bytes <= total_bytes);
+        let default = if asked.is_empty() { &SIZES[..] } else { &[] };
+        let (default, left_out): (Vec<u64>, Vec<u64>) = default.iter().partition(|&&bytes| bytes <= total_bytes);
         let rows = experts.iter().flat_map(|expert| &expert.row_bytes);
-        let sizes: BTreeSet<u64> = default.chain(asked).chain(rows).copied().collect();
+        let sizes: BTreeSet<u64> = default.iter().chain(asked).chain(rows).copied().collect();
+        if sizes.is_empty() {
+            let (least, total_bytes) = (grouped(SIZES[0]), grouped(total_bytes));
+            return Err(format!("copies of {least} bytes and more; --bytes {total_bytes} are to be moved").into());
+        }
         if let Some(bytes) = sizes.iter().find(|&&bytes| bytes > total_bytes) {
             let total_bytes = grouped(total_bytes);
             return Err(format!("copies of {} bytes; --bytes {total_bytes} are to be moved", grouped(*bytes)).into());
@@ -190,24 +203,35 @@ impl Measurements {
         let threads = arguments.threads.map_or(cpus.saturating_sub(1).max(1), |threads| threads as usize);
         let bytes = arguments.read_bytes.unwrap_or_else(|| (2 * cache_bytes()).max(READ_BYTES_MIN));
         let reads = Reads { threads, bytes };
-        // On the host device, sources and targets are all of them host memory.
-        check_memory(reads.bytes.saturating_add(total_bytes.saturating_mul(2)), available_bytes())?;
-        Ok(Self { sizes: sizes.into_iter().collect(), total_bytes, reads })
+        Ok(Self { sizes: sizes.into_iter().collect(), left_out, total_bytes, reads })
+    }
+
+    /// Host memory that it takes: what is read and the sources of copies; on the host device the targets, too.
+    fn host_bytes(&self, on_host: bool) -> u64 {
+        self.reads.bytes.saturating_add(self.total_bytes.saturating_mul(if on_host { 2 } else { 1 }))
     }
 
     /// What it was measured on is the caller's to say.
-    fn measure<D: Device>(self, device: &mut D, batched: bool) -> Result<Measured, Failure> {
-        let Self { sizes, total_bytes, reads } = self;
-        let mut progress = Progress::new();
-        let copies = measure_copies(device, &sizes, total_bytes, &mut progress.of("copies"))?;
-        let batches = batched.then(|| measure_batches(device, &sizes, total_bytes, &mut progress.of("batches")));
+    fn measure<D: Device>(&self, device: &mut D, is_batched: impl Fn(&D) -> bool) -> Result<Measured, Failure> {
+        let batched = is_batched(device);
+        let measured = self.measure_once(device, batched)?;
+        // A batch that was refused in between leaves some copies in batches and some alone, under one heading. None are
+        // in batches from then on.
+        if batched && !is_batched(device) { self.measure_once(device, false) } else { Ok(measured) }
+    }
+
+    fn measure_once<D: Device>(&self, device: &mut D, batched: bool) -> Result<Measured, Failure> {
+        let &Self { ref sizes, ref left_out, total_bytes, reads } = self;
+        let mut line = ProgressLine::new();
+        let copies = measure_copies(device, sizes, total_bytes, &mut shown(&mut line, "copies"))?;
+        let batches = batched.then(|| measure_batches(device, sizes, total_bytes, &mut shown(&mut line, "batches")));
         let batches = batches.transpose()?;
-        let gathers = measure_gathers(device, &sizes, total_bytes, &mut progress.of("gathers"))?;
-        let read_rate = measure_reads(reads, &mut progress.of("reads"))?;
-        let contended = measure_contended(device, &sizes, total_bytes, reads, &mut progress.of("copies beside reads"))?;
-        progress.end();
-        let (name, found) = (device.name(), Found::Host(String::new()));
-        Ok(Measured { name, found, copies, batches, gathers, reads, read_rate, contended })
+        let gathers = measure_gathers(device, sizes, total_bytes, &mut shown(&mut line, "gathers"))?;
+        let read_rate = measure_reads(reads, &mut shown(&mut line, "reads"))?;
+        let contended =
+            measure_contended(device, sizes, total_bytes, reads, &mut shown(&mut line, "copies beside reads"))?;
+        let (name, found, left_out) = (device.name(), Found::Host(String::new()), left_out.clone());
+        Ok(Measured { name, found, total_bytes, left_out, copies, batches, gathers, reads, read_rate, contended })
     }
 }
 
@@ -218,9 +242,21 @@ pub(crate) enum Found {
     Host(String),
 }
 
+/// Rates, and whether they were written.
+pub(crate) struct MeasuredRates<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) rates: Rates,
+    /// What is to be said of them.
+    pub(crate) note: Option<String>,
+    pub(crate) written: Result<(), String>,
+}
+
 pub(crate) struct Measured {
     pub(crate) name: String,
     pub(crate) found: Found,
+    pub(crate) total_bytes: u64,
+    /// Sizes above it that were left out.
+    pub(crate) left_out: Vec<u64>,
     pub(crate) copies: Vec<CopyPoint>,
     /// `None` where the device takes none.
     pub(crate) batches: Option<Vec<CopyPoint>>,
@@ -239,7 +275,7 @@ impl Measured {
 
     /// The rates of experts, and what is to be said of them.
     fn rates(&self, experts: &[Expert], cpu_rates: &[CpuRate]) -> Result<(Rates, Option<String>), Failure> {
-        let mut by_reads = Vec::new();
+        let (mut by_reads, mut faster) = (Vec::new(), Vec::new());
         let points = experts.iter().map(|expert| {
             let seconds = |row: &u64| find(self.as_applied(), |point| point.bytes == *row).seconds_per_copy();
             let link = expert.bytes as f64 / expert.row_bytes.iter().map(seconds).sum::<f64>();
@@ -259,18 +295,26 @@ impl Measured {
             }
             // Code that does not come to what memory gives is not slower for copies beside it.
             let pair = Pair { link: expert.bytes as f64 / beside_seconds, cpu: given.unwrap_or(reads).min(reads) };
+            if pair.link > link && !faster.contains(&expert.tag.as_str()) {
+                faster.push(expert.tag.as_str());
+            }
             let cpu = Some(given.unwrap_or(self.read_rate));
             Point { tag: expert.tag.clone().into(), expert_bytes: expert.bytes, link, cpu, contended: Some(pair) }
         });
         let points = points.collect();
-        let note = (!by_reads.is_empty()).then(|| {
+        let by_reads = (!by_reads.is_empty()).then(|| {
             format!(
                 "the CPU's rate of {} is that of memory reads by {}: the most that its code could reach, not what it does",
                 by_reads.join(", "),
                 count(self.reads.threads as u64, "thread")
             )
         });
-        Ok((Rates::new(&self.name, points)?, note))
+        let faster = (!faster.is_empty()).then(|| {
+            let tags = faster.join(", ");
+            format!("the link's rate of {tags} came out higher beside reads than alone, which no link is: measure again")
+        });
+        let notes: Vec<String> = by_reads.into_iter().chain(faster).collect();
+        Ok((Rates::new(&self.name, points)?, (!notes.is_empty()).then(|| notes.join("; "))))
     }
 }
 
@@ -279,28 +323,33 @@ fn find<T>(points: &[T], is_it: impl Fn(&&T) -> bool) -> &T {
     points.iter().find(is_it).expect("rows of experts are among the sizes")
 }
 
-/// Writes rates whole or not at all: beside the file first, then in its place.
-fn write_rates(path: &Path, rates: &Rates, note: Option<&str>) -> std::io::Result<()> {
-    let mut name = path.file_name().ok_or(std::io::ErrorKind::InvalidInput)?.to_owned();
-    name.push(format!(".{}.part", std::process::id()));
-    let part = path.with_file_name(name);
-    let write = || {
-        let mut file = File::create(&part)?;
-        std::io::Write::write_all(&mut file, format!("{:#}\n", rates_json(rates, note)).as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&part, path)
-    };
-    write().inspect_err(|_| drop(std::fs::remove_file(&part)))
+/// Rates, written whole or not at all: to a file beside their own, and then in its place. It is made before anything is
+/// measured, so that a place where it cannot be is told at once.
+struct RatesFile {
+    path: PathBuf,
+    part: PathBuf,
+    file: File,
 }
 
-/// Whether there is memory to measure with: it is granted before it is there.
-fn check_memory(needed: u64, available: Option<u64>) -> Result<(), String> {
-    match available {
-        Some(available) if needed > available => {
-            let (needed, available) = (grouped(needed), grouped(available));
-            Err(format!("measuring needs {needed} bytes of memory; {available} are available"))
-        }
-        _ => Ok(()),
+impl RatesFile {
+    fn create(path: &Path) -> std::io::Result<Self> {
+        let mut name = path.file_name().ok_or(std::io::ErrorKind::InvalidInput)?.to_owned();
+        name.push(format!(".{}.part", std::process::id()));
+        let part = path.with_file_name(name);
+        Ok(Self { path: path.to_owned(), file: File::create(&part)?, part })
+    }
+
+    fn write(mut self, rates: &Rates, note: Option<&str>) -> std::io::Result<()> {
+        std::io::Write::write_all(&mut self.file, format!("{:#}\n", rates_json(rates, note)).as_bytes())?;
+        self.file.sync_all()?;
+        std::fs::rename(&self.part, &self.path)
+    }
+}
+
+impl Drop for RatesFile {
+    fn drop(&mut self) {
+        // Of what was written it is gone already.
+        let _ = std::fs::remove_file(&self.part);
     }
 }
 
@@ -327,36 +376,9 @@ fn cache_bytes() -> u64 {
     bytes.fold(0, u64::saturating_add).min(u64::MAX / 2)
 }
 
-/// A line on a terminal's stderr, now and then.
-struct Progress {
-    shown: Instant,
-    any: bool,
-}
-
-impl Progress {
-    fn new() -> Self {
-        Self { shown: Instant::now(), any: false }
-    }
-
-    /// Shows one measurement.
-    fn of(&mut self, what: &'static str) -> impl FnMut(u64, u64) {
-        move |done, all| {
-            if self.shown.elapsed() < Duration::from_millis(200) || !std::io::stderr().is_terminal() {
-                return;
-            }
-            // A shorter line leaves nothing of a longer one.
-            eprint!("\r{:<50}", format!("measuring {what}: {done} of {all}"));
-            let _ = std::io::Write::flush(&mut std::io::stderr());
-            self.shown = Instant::now();
-            self.any = true;
-        }
-    }
-
-    fn end(&self) {
-        if self.any {
-            eprintln!();
-        }
-    }
+/// Shows how far one measurement is.
+fn shown(line: &mut ProgressLine, what: &'static str) -> impl FnMut(u64, u64) {
+    move |done, all| line.show(|| format!("measuring {what}: {done} of {all}"))
 }
 
 #[cfg(test)]
@@ -387,6 +409,8 @@ mod tests {
         let measured = Measured {
             name: "card".to_owned(),
             found: Found::Host("a test".to_owned()),
+            total_bytes: 1000,
+            left_out: Vec::new(),
             copies: Vec::new(),
             batches: Some(vec![copies(100, 1e-6), copies(900, 3e-6)]),
             gathers: Vec::new(),
@@ -416,13 +440,35 @@ mod tests {
         let wanted = "the CPU's rate of a is that of memory reads by 3 threads: the most that its code could reach, not what it does";
         assert_eq!(note.as_deref(), Some(wanted));
         assert_eq!(measured.rates(&experts[1..], &given).unwrap().1, None);
+        // Copies that are faster while others use the memory, too, are a measurement that went wrong.
+        let measured = Measured { contended: vec![beside(100, 2e-6, 4e9), beside(900, 2e-6, 3e9)], ..measured };
+        let note = |experts: &[Expert], given: &[CpuRate]| measured.rates(experts, given).unwrap().1;
+        let faster = "the link's rate of a came out higher beside reads than alone, which no link is: measure again";
+        assert_eq!(note(&experts, &given), Some(format!("{wanted}; {faster}")));
+        assert_eq!(note(&experts[1..], &given), None);
+    }
+
+    fn measurements() -> Measurements {
+        let reads = Reads { threads: 1, bytes: 1 << 16 };
+        Measurements { sizes: vec![64, 128], left_out: Vec::new(), total_bytes: 1000, reads }
     }
 
     #[test]
-    fn memory_that_is_not_there_is_not_measured() {
-        assert_eq!(check_memory(1_000, Some(1_000)), Ok(()));
-        assert_eq!(check_memory(u64::MAX, None), Ok(()));
-        let error = check_memory(1_001, Some(1_000)).unwrap_err();
-        assert_eq!(error, "measuring needs 1,001 bytes of memory; 1,000 are available");
+    fn batches_that_went_off_while_measuring_are_none() {
+        let measured = |answers: [bool; 2]| {
+            let asked = std::cell::Cell::new(0);
+            let is_batched = |_: &HostDevice| answers[asked.replace(asked.get() + 1)];
+            measurements().measure(&mut HostDevice::new(), is_batched).unwrap()
+        };
+        let on = measured([true, true]);
+        assert!(on.batches.is_some() && on.as_applied() == on.batches.as_deref().unwrap());
+        let off = measured([true, false]);
+        assert!(off.batches.is_none() && off.as_applied() == off.copies);
+    }
+
+    #[test]
+    fn targets_on_a_device_take_no_host_memory() {
+        let measurements = measurements();
+        assert_eq!([true, false].map(|on_host| measurements.host_bytes(on_host)), [65_536 + 2000, 65_536 + 1000]);
     }
 }

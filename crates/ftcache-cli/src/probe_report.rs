@@ -1,27 +1,31 @@
 //! What `probe` prints, as tables and as JSON; and rates as the file that `ftcache_model::measured` reads.
 
 use std::fmt::Write;
-use std::path::Path;
 
 use ftcache::BatchReport;
 use ftcache::policy::Rates;
 use ftcache::transfer::{ContendedPoint, CopyPoint, Link, LinkError, Reads};
 use serde_json::{Value, json};
 
-use crate::probe::{Found, Measured};
+use crate::probe::{Found, Measured, MeasuredRates};
 use crate::table::{Table, binary, count, grouped};
 
 impl Measured {
-    pub(crate) fn write(&self, rates: Option<(&Path, &(Rates, Option<String>))>, out: &mut String) -> std::fmt::Result {
+    pub(crate) fn write(&self, rates: Option<&MeasuredRates>, out: &mut String) -> std::fmt::Result {
         match &self.found {
             Found::Cuda(facts, batches) => writeln!(out, "{facts}\n{batches}")?,
             Found::Host(why) => writeln!(out, "measured: host memory to host memory, no figure of a link ({why})")?,
+        }
+        if !self.left_out.is_empty() {
+            let sizes: Vec<String> = self.left_out.iter().map(|&bytes| binary(bytes)).collect();
+            writeln!(out, "left out, as --bytes is {}: {}", grouped(self.total_bytes), sizes.join(", "))?;
         }
         write_points(out, "copies, a call each", &self.copies)?;
         if let Some(batches) = &self.batches {
             write_points(out, "copies in batches", batches)?;
         }
         write_points(out, "gathers on the device", &self.gathers)?;
+        writeln!(out, "small sizes stay in the device's caches: their rate is not that of its memory")?;
         let Reads { threads, bytes } = self.reads;
         writeln!(out)?;
         writeln!(
@@ -47,7 +51,7 @@ impl Measured {
         if let Some(batches) = &self.batches {
             write_fit(out, "copies in batches", batches)?;
         }
-        let Some((path, (rates, note))) = rates else { return Ok(()) };
+        let Some(MeasuredRates { path, rates, note, written }) = rates else { return Ok(()) };
         let mut table = Table::new(["rates of", "expert bytes", "link GB/s", "CPU GB/s", "link beside", "CPU beside"]);
         for point in rates.points() {
             let optional = |rate: Option<f64>| rate.map_or("-".to_owned(), giga);
@@ -60,11 +64,14 @@ impl Measured {
                 optional(point.contended.map(|pair| pair.cpu)),
             ]);
         }
-        writeln!(out, "\n{table}\nwritten to {} for device {:?}", path.display(), rates.device())?;
+        writeln!(out, "\n{table}")?;
+        if written.is_ok() {
+            writeln!(out, "written to {} for device {:?}", path.display(), rates.device())?;
+        }
         note.as_ref().map_or(Ok(()), |note| writeln!(out, "note: {note}"))
     }
 
-    pub(crate) fn json(&self, rates: Option<&(Rates, Option<String>)>) -> Value {
+    pub(crate) fn json(&self, rates: Option<&MeasuredRates>) -> Value {
         let point = |point: &CopyPoint| {
             json!({
                 "bytes": point.bytes,
@@ -90,6 +97,7 @@ impl Measured {
         };
         let mut whole = json!({
             "device": self.name,
+            "left_out": self.left_out,
             "copies": points(&self.copies),
             "batches": self.batches.as_deref().map(points),
             "gathers": points(&self.gathers),
@@ -116,7 +124,7 @@ impl Measured {
                 });
             }
         }
-        if let Some((rates, note)) = rates {
+        if let Some(MeasuredRates { rates, note, .. }) = rates {
             whole["rates"] = rates_json(rates, note.as_deref());
         }
         whole

@@ -5,17 +5,20 @@
 
 use std::fmt::Write;
 use std::fs::File;
-use std::io::{BufReader, IsTerminal};
+use std::io::BufReader;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use ftcache::transfer::{ArenaRate, ArenaReport};
 use ftcache::{
     BankId, BounceSize, Budget, Cache, Constraints, CudaContext, CudaDevice, CudaDriver, Device, ExpertId, Geometry,
     HostDevice, HostRows, LayerId, LayoutKey, Model, Quantisation, SlotId, Stats, Stream,
 };
 use ftcache_trace::{ABSENT, Header, TraceReader};
-use serde_json::json;
+use serde_json::{Value, json};
 
+use crate::memory::{available_bytes, check_memory};
+use crate::progress::ProgressLine;
 use crate::table::{Table, binary, count, grouped};
 use crate::{Failure, ScopeArgument};
 
@@ -60,7 +63,7 @@ fn replay<D: Device>(arguments: &Arguments, device: D, out: &mut String) -> Resu
     let shape = reader.header().shape();
 
     let mut replay = Replay::new(arguments, shape, device).map_err(|error| at(&error))?;
-    let mut progress = Progress::new(shape.tokens);
+    let mut line = ProgressLine::new();
     let mut ids = Vec::new();
     let mut token = 0;
     while reader.next_token(&mut ids).map_err(|error| at(&error))? {
@@ -74,15 +77,17 @@ fn replay<D: Device>(arguments: &Arguments, device: D, out: &mut String) -> Resu
             replay.step(layer, cell).map_err(|error| at(&format!("token {token} layer {layer}: {error}")))?;
         }
         token += 1;
-        progress.show(token);
+        line.show(|| format!("token {} of {}", grouped(token), grouped(shape.tokens)));
     }
-    progress.end();
+    drop(line);
     let checked_slots = replay.check_every_slot().map_err(|error| at(&error))?;
     Ok(replay.write(arguments, reader.header(), checked_slots, out)?)
 }
 
 struct Replay<D: Device> {
     cache: Cache<D>,
+    /// Whether the slots lie on the device; host memory is not asked.
+    arenas: Option<ArenaReport>,
     /// Time inside `load` alone; checking takes longer than moving.
     load_time: Duration,
     routes: Vec<ExpertId>,
@@ -99,8 +104,11 @@ impl<D: Device> Replay<D> {
         let mut constraints = Constraints::new(Budget::Slots(arguments.slots));
         constraints.scope = arguments.scope.into();
         let geometry = Geometry::new(model, constraints)?;
-        check_memory(geometry.model().model_bytes() + geometry.total_bytes(), available_bytes())?;
+        let (model_bytes, slot_bytes) = (geometry.model().model_bytes(), geometry.total_bytes());
+        let (what, needed_bytes) = host_bytes(model_bytes, slot_bytes, arguments.device.is_none());
+        check_memory(what, needed_bytes, available_bytes())?;
         let mut cache = Cache::new(geometry, device)?;
+        let arenas = arguments.device.map(|_| cache.measure_arenas()).transpose()?;
         // The rows lie in ordinary memory, which a GPU does not read.
         if arguments.device.is_some() {
             cache.set_bounce(BounceSize::default())?;
@@ -117,7 +125,7 @@ impl<D: Device> Replay<D> {
             }
         }
         let (routes, slots) = (Vec::new(), Vec::new());
-        Ok(Self { cache, load_time: Duration::ZERO, routes, slots, checked_rows: 0, absent_cells: 0 })
+        Ok(Self { cache, arenas, load_time: Duration::ZERO, routes, slots, checked_rows: 0, absent_cells: 0 })
     }
 
     /// One step, and a look at every slot that it was given.
@@ -191,6 +199,7 @@ impl<D: Device> Replay<D> {
             let mut whole = value(&stats);
             whole["model"] = json!(header.model);
             whole["device"] = json!(self.cache.device().name());
+            whole["arenas"] = json!(self.arenas.as_ref().map(arenas_json));
             whole["tokens"] = json!(header.tokens);
             whole["slots"] = json!(self.cache.geometry().slot_count());
             whole["absent_cells"] = json!(self.absent_cells);
@@ -304,6 +313,9 @@ impl<D: Device> Replay<D> {
             grouped(self.checked_rows),
             grouped(checked_slots)
         )?;
+        if let Some(spilled) = self.arenas.as_ref().and_then(spilled) {
+            writeln!(out, "{spilled}")?;
+        }
         let device = self.cache.device().name();
         writeln!(out, "moved {} ({} bytes) to {device}", binary(stats.bytes), grouped(stats.bytes))?;
         writeln!(
@@ -315,23 +327,36 @@ impl<D: Device> Replay<D> {
     }
 }
 
-/// Whether there is memory for all rows and slots: it is granted before it is there, and a process that then takes it
-/// is ended without a word.
-fn check_memory(needed: u64, available: Option<u64>) -> Result<(), String> {
-    match available {
-        Some(available) if needed > available => {
-            let (needed, available) = (grouped(needed), grouped(available));
-            Err(format!("rows and slots need {needed} bytes of memory; {available} are available"))
-        }
-        _ => Ok(()),
+/// Host memory for all rows, and for the slots if they lie there, too.
+fn host_bytes(row_bytes: u64, slot_bytes: u64, on_host: bool) -> (&'static str, u64) {
+    match on_host {
+        true => ("rows and slots need", row_bytes.saturating_add(slot_bytes)),
+        false => ("rows need", row_bytes.saturating_add(BounceSize::default().bytes())),
     }
 }
 
-/// Memory that can be used without swapping, where the system says so.
-pub(crate) fn available_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+/// Arenas that do not lie in the device's memory, in one line, if any does not.
+fn spilled(arenas: &ArenaReport) -> Option<String> {
+    let arena = |rate: &ArenaRate| {
+        let (bytes, reference) = (grouped(rate.bytes), arenas.reference(rate) / 1e9);
+        format!("bank {}, {bytes} bytes at {:.1} GB/s instead of {reference:.1}", rate.bank, rate.bytes_per_second / 1e9)
+    };
+    let spilled: Vec<String> = arenas.spilled().map(arena).collect();
+    (!spilled.is_empty()).then(|| format!("not in the device's memory: {}", spilled.join("; ")))
+}
+
+fn arenas_json(arenas: &ArenaReport) -> Value {
+    let arena = |rate: &ArenaRate| {
+        let reference = arenas.reference(rate);
+        json!({
+            "bank": rate.bank.get(),
+            "bytes": rate.bytes,
+            "bytes_per_second": rate.bytes_per_second,
+            "reference_bytes_per_second": reference,
+            "spilled": rate.spilled(reference),
+        })
+    };
+    arenas.rates.iter().map(arena).collect()
 }
 
 /// Whether a slot holds what it should, or the first byte that differs.
@@ -366,35 +391,6 @@ fn mixed(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A line on a terminal's stderr, once a second.
-struct Progress {
-    tokens: u64,
-    shown: Instant,
-    any: bool,
-}
-
-impl Progress {
-    fn new(tokens: u64) -> Self {
-        Self { tokens, shown: Instant::now(), any: false }
-    }
-
-    fn show(&mut self, token: u64) {
-        if self.shown.elapsed() < Duration::from_secs(1) || !std::io::stderr().is_terminal() {
-            return;
-        }
-        eprint!("\rtoken {} of {}", grouped(token), grouped(self.tokens));
-        let _ = std::io::Write::flush(&mut std::io::stderr());
-        self.shown = Instant::now();
-        self.any = true;
-    }
-
-    fn end(&self) {
-        if self.any {
-            eprintln!();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
@@ -420,14 +416,24 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_memory_cannot_hold_are_refused() {
-        assert_eq!(check_memory(1_000, Some(1_000)), Ok(()));
-        assert_eq!(check_memory(u64::MAX, None), Ok(()));
-        let error = check_memory(1_001, Some(1_000)).unwrap_err();
-        assert_eq!(error, "rows and slots need 1,001 bytes of memory; 1,000 are available");
-        if cfg!(target_os = "linux") {
-            assert!(available_bytes().is_some_and(|bytes| bytes > 1 << 20));
-        }
+    fn slots_take_host_memory_on_the_host_device_alone() {
+        assert_eq!(host_bytes(1_000, 10, true), ("rows and slots need", 1_010));
+        assert_eq!(host_bytes(1_000, 1 << 50, false), ("rows need", 1_000 + BounceSize::default().bytes()));
+    }
+
+    #[test]
+    fn arenas_that_have_spilled_are_named_in_one_line() {
+        let rate = |bank, bytes_per_second| ArenaRate {
+            bank: BankId::new(bank),
+            bytes: 300 << 20,
+            bytes_per_second,
+            fresh_bytes_per_second: Some(1000e9),
+        };
+        assert_eq!(spilled(&ArenaReport { rates: vec![rate(0, 900e9), rate(1, 990e9)] }), None);
+        let report = ArenaReport { rates: vec![rate(0, 900e9), rate(1, 20e9), rate(2, 30e9)] };
+        insta::assert_snapshot!(spilled(&report).unwrap(), @"not in the device's memory: bank 1, 314,572,800 bytes at 20.0 GB/s instead of 1000.0; bank 2, 314,572,800 bytes at 30.0 GB/s instead of 1000.0");
+        let json = arenas_json(&report);
+        assert_eq!((&json[0]["spilled"], &json[1]["spilled"]), (&json!(false), &json!(true)));
     }
 
     #[test]
@@ -445,11 +451,17 @@ mod tests {
 
     #[test]
     fn a_slot_that_holds_another_row_ends_the_replay() {
-        let trace = "trace".into();
-        let arguments =
-            Arguments { trace, slots: 4, scope: ScopeArgument::Unified, row_bytes: 64, per_layer: false, json: false };
+        let arguments = Arguments {
+            trace: "trace".into(),
+            slots: 4,
+            scope: ScopeArgument::Unified,
+            row_bytes: 64,
+            device: None,
+            per_layer: false,
+            json: false,
+        };
         let shape = ftcache_trace::Shape { tokens: 1, layers: 2, top_k: 2, experts: 8 };
-        let mut replay = Replay::new(&arguments, shape).unwrap();
+        let mut replay = Replay::new(&arguments, shape, HostDevice::new()).unwrap();
         replay.step(LayerId::new(1), &[3, 5]).unwrap();
         assert_eq!(replay.check_every_slot().unwrap(), 2);
         // The rows of layer 1 are exchanged for those of layer 0 behind the cache's back; what is copied from now on is

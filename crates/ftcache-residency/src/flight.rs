@@ -117,8 +117,14 @@ impl Default for LatePlan {
 impl LatePlan {
     /// An empty plan, to be filled by the first step.
     pub fn new() -> Self {
+        Self::with_capacity(0)
+    }
+
+    /// An empty plan with room for so many rows, which then allocates nothing.
+    pub fn with_capacity(row_count: usize) -> Self {
         let (layer, pool) = (LayerId::new(0), PoolId::new(0));
-        Self { flight: 0, layer, pool, copies: Vec::new(), by_row: Vec::new() }
+        let (copies, by_row) = (Vec::with_capacity(row_count), Vec::with_capacity(row_count));
+        Self { flight: 0, layer, pool, copies, by_row }
     }
 
     /// The number of the flight, for [`Cache::land`].
@@ -205,6 +211,13 @@ impl Cache {
         self.flights.stats.queued += late.copies.len() as u64;
         self.flights.stats.evictions += evictions;
         Ok(LateTicket { cache: self, plan: late, open: true })
+    }
+
+    /// Makes room for so many flights at once, of all experts of a layer each, which then allocate nothing.
+    pub fn reserve_flights(&mut self, flight_count: usize) {
+        let slots: usize = (0..self.pool_count()).map(|pool| self.slot_count(PoolId::from_index(pool)) as usize).sum();
+        let rows = flight_count.saturating_mul(self.expert_count() as usize).min(slots);
+        self.flights.slots.reserve(rows);
     }
 
     /// Makes the rows of a flight resident: their copies are done. Returns how many there are; those that were

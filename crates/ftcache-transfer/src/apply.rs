@@ -2,8 +2,8 @@
 //!
 //! *Unsafe*, relying on one promise of [`Loader`]'s: rows are let go only once every copy that reads them is done.
 
-use ftcache_policy::{BankId, LayerId, SlotId};
-use ftcache_residency::Plan;
+use ftcache_policy::{BankId, LayerId, PoolId, SlotId};
+use ftcache_residency::{Plan, Run};
 
 use crate::loader::Places;
 use crate::{ApplyError, Device, DeviceError, Event, Loader, RowCopy, Stream};
@@ -80,8 +80,11 @@ pub(crate) struct Copies {
 pub(crate) type Refused = (BankId, DeviceError);
 
 impl Copies {
-    pub(crate) fn with_capacity(copies: usize) -> Self {
-        Self { direct: Vec::with_capacity(copies), bank_of: Vec::with_capacity(copies), bounced: Vec::new() }
+    pub(crate) fn reserve(&mut self, copies: usize, bounced: usize) {
+        self.clear();
+        self.direct.reserve(copies);
+        self.bank_of.reserve(copies);
+        self.bounced.reserve(bounced);
     }
 
     pub(crate) fn clear(&mut self) {
@@ -133,17 +136,27 @@ impl<D: Device> Loader<D> {
         }
         let places = self.places.as_ref().map_err(|lack| failed(None, lack.clone()))?;
         let mut copies = std::mem::take(&mut self.copies);
-        copies.clear();
-        for bank in self.geometry.model().bank_ids() {
-            for run in plan.runs() {
-                let (row, slot, count) = (run.row.get(), run.slot, u64::from(run.count));
-                self.push_rows(&mut copies, places, (layer, bank), row, (plan.pool(), slot), count);
-            }
-        }
+        self.push_runs(&mut copies, places, (layer, plan.pool()), || plan.runs());
         let moved = copies.bytes();
         let outcome = self.copy_between(streams, &mut copies).map_err(|(bank, error)| failed(bank, error));
         self.copies = copies;
         outcome.map(|()| moved)
+    }
+
+    /// A plan's runs in every bank, in place of what was there.
+    pub(crate) fn push_runs<R: Iterator<Item = Run>>(
+        &self,
+        copies: &mut Copies,
+        places: &Places,
+        (layer, pool): (LayerId, PoolId),
+        runs: impl Fn() -> R,
+    ) {
+        copies.clear();
+        for bank in self.geometry.model().bank_ids() {
+            for Run { row, slot, count } in runs() {
+                self.push_rows(copies, places, (layer, bank), row.get(), (pool, slot), u64::from(count));
+            }
+        }
     }
 
     /// Adds rows of one bank that go to neighbouring slots; none if the layer does not read the bank.
@@ -153,7 +166,7 @@ impl<D: Device> Loader<D> {
         places: &Places,
         (layer, bank): (LayerId, BankId),
         row: u32,
-        (pool, slot): (ftcache_policy::PoolId, SlotId),
+        (pool, slot): (PoolId, SlotId),
         row_count: u64,
     ) {
         let row_bytes = self.geometry.model().row_bytes(layer, bank);
@@ -206,13 +219,20 @@ impl<D: Device> Loader<D> {
 
     /// Orders a compute stream behind the one before it, if it is another: kernels there may still read the slots, and
     /// its rows may be on their way.
-    pub(crate) fn take_over(&mut self, compute: Stream) -> Result<(), DeviceError> {
+    ///
+    /// Every call that names a compute stream does so. On its own it is for a step whose rows are on their way already.
+    ///
+    /// # Errors
+    ///
+    /// Either stream is none of the device's or being captured: the new one would join the capture. The device's own.
+    pub fn take_over(&mut self, compute: Stream) -> Result<(), DeviceError> {
         if self.compute == Some(compute) {
             return Ok(());
         }
         // One that is refused must not be what the next is ordered behind.
         self.device.check_stream(compute)?;
         if let Some(before) = self.compute {
+            self.device.check_stream(before)?;
             self.device.record(self.fences.handover, before)?;
             self.device.wait(compute, self.fences.handover)?;
         }

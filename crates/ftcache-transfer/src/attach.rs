@@ -16,7 +16,8 @@ pub enum LoadArenaError {
     /// It was not loaded, and is gone.
     #[error(transparent)]
     Arena(#[from] ArenaError),
-    /// One of its banks cannot serve the model. The arena is kept, and the banks before it are attached.
+    /// One of its banks cannot serve the model: nothing was read. Or the device failed while its rows were attached: it is
+    /// kept.
     #[error(transparent)]
     Attach(#[from] AttachError),
 }
@@ -57,6 +58,10 @@ impl<D: Device> Loader<D> {
         reservation: Reservation,
         tell: impl FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<&LoadReport, LoadArenaError> {
+        // Reading takes minutes, so what does not fit is found before.
+        for (layer, bank, row_bytes, bytes) in reservation.banks() {
+            self.banks.check_bytes(layer, bank, bytes, row_bytes).map_err(AttachError::from)?;
+        }
         let arena = reservation.load(&mut self.device, tell)?;
         let banks: Vec<(LayerId, BankId, HostRows)> = arena.banks().collect();
         self.host_arenas.push(arena);

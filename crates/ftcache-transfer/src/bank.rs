@@ -116,6 +116,11 @@ impl Banks {
     /// An unknown layer or bank, a bank that the layer does not read, a stride below the row's width, or fewer bytes
     /// than the experts' rows take.
     pub(crate) fn check(&self, layer: LayerId, bank: BankId, rows: &HostRows) -> Result<u64, BankError> {
+        self.check_bytes(layer, bank, rows.bytes, rows.stride)
+    }
+
+    /// The same for so many bytes of rows, `stride` bytes apart, wherever they lie.
+    pub(crate) fn check_bytes(&self, layer: LayerId, bank: BankId, bytes: u64, stride: u64) -> Result<u64, BankError> {
         let layer_count = self.banks.len();
         let banks = self.banks.get(layer.index()).ok_or(BankError::UnknownLayer { layer, layer_count })?;
         let bank_count = banks.len();
@@ -126,13 +131,13 @@ impl Banks {
         if row_bytes == 0 {
             return Err(BankError::Unread { layer, bank });
         }
-        let stride = if rows.stride == 0 { row_bytes } else { rows.stride };
+        let stride = if stride == 0 { row_bytes } else { stride };
         if stride < row_bytes {
             return Err(BankError::Stride { layer, bank, stride, row_bytes });
         }
         let needed = u128::from(self.expert_count - 1) * u128::from(stride) + u128::from(row_bytes);
-        if needed > u128::from(rows.bytes) {
-            let (expert_count, given) = (self.expert_count, rows.bytes);
+        if needed > u128::from(bytes) {
+            let (expert_count, given) = (self.expert_count, bytes);
             return Err(BankError::TooShort { layer, bank, expert_count, row_bytes, stride, needed, given });
         }
         Ok(stride)

@@ -23,12 +23,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::{Device, DeviceError, HostAccess, HostSpan, RowCopy, Source, Stream};
+use crate::host_arena::page_bytes;
+use crate::{Device, DeviceError, Event, HostAccess, HostSpan, RowCopy, Source, Stream};
 
-/// Registered memory begins and ends with a page.
-const PAGE_BYTES: usize = 4096;
 /// Jobs for which there is room before the queue grows.
-const JOBS: usize = 1024;
+const JOBS: usize = 64;
 /// How long a thread sleeps between looks at an entry that the device has not read yet: a copy of 256 KiB takes 5 to 10
 /// us over a link of today.
 const NAP: Duration = Duration::from_micros(20);
@@ -186,8 +185,9 @@ impl Shared {
     }
 }
 
+/// Registered memory begins and ends with a page, so that no other memory is registered with it.
 fn words_bytes(entry_count: usize) -> usize {
-    (2 * entry_count * size_of::<AtomicU32>()).next_multiple_of(PAGE_BYTES)
+    (2 * entry_count * size_of::<AtomicU32>()).next_multiple_of(page_bytes() as usize)
 }
 
 /// A bounce buffer and its threads.
@@ -197,6 +197,8 @@ pub(crate) struct Bounce {
     threads: Vec<JoinHandle<()>>,
     /// Jobs queued so far: the next takes entry `queued % entries`.
     queued: u64,
+    /// `uses[entry]`: the stream that read it last, and the point where it had.
+    uses: Vec<(Option<Stream>, Event)>,
 }
 
 /// How a bounce buffer is made.
@@ -222,7 +224,7 @@ impl BounceSize {
     pub fn bytes(&self) -> u64 {
         let entries = self.entry_bytes.saturating_mul(u64::from(self.entry_count));
         let bytes = entries.saturating_add(words_bytes(self.entry_count as usize) as u64);
-        bytes.checked_next_multiple_of(PAGE_BYTES as u64).unwrap_or(u64::MAX)
+        bytes.checked_next_multiple_of(page_bytes()).unwrap_or(u64::MAX)
     }
 }
 
@@ -236,12 +238,16 @@ impl Bounce {
     pub(crate) fn new(device: &mut impl Device, size: BounceSize) -> Result<Self, DeviceError> {
         let bytes = size.bytes();
         let failed = |reason: String| DeviceError::Failed { operation: "bounce buffer", bytes, reason };
+        if !device.waits_for_host() {
+            return Err(failed("the device's streams do not wait for words of the host's".to_owned()));
+        }
         if size.entry_bytes == 0 || size.entry_count == 0 || size.thread_count == 0 {
             let BounceSize { entry_bytes, entry_count, thread_count } = size;
             let given = format!("{entry_count} entries of {entry_bytes} bytes for {thread_count} threads");
             return Err(failed(format!("{given}; each must be 1 or more")));
         }
-        let layout = usize::try_from(bytes).ok().and_then(|bytes| Layout::from_size_align(bytes, PAGE_BYTES).ok());
+        let layout =
+            usize::try_from(bytes).ok().and_then(|bytes| Layout::from_size_align(bytes, page_bytes() as usize).ok());
         let layout = layout.ok_or_else(|| failed("too many bytes".to_owned()))?;
         // SAFETY: the layout has a page at least.
         let first = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| failed("no host memory".to_owned()))?;
@@ -256,7 +262,17 @@ impl Bounce {
             entry_bytes: size.entry_bytes,
             entry_count: size.entry_count as usize,
         });
-        let mut bounce = Self { shared, threads: Vec::new(), queued: 0 };
+        let mut bounce = Self { shared, threads: Vec::new(), queued: 0, uses: Vec::new() };
+        for _ in 0..size.entry_count {
+            match device.create_event() {
+                Ok(event) => bounce.uses.push((None, event)),
+                Err(error) => {
+                    // The first word of the two is the one to tell.
+                    let _ = bounce.free(device);
+                    return Err(error);
+                }
+            }
+        }
         for index in 0..size.thread_count {
             let shared = Arc::clone(&bounce.shared);
             let thread = std::thread::Builder::new().name(format!("ftcache-bounce-{index}"));
@@ -340,8 +356,13 @@ impl Bounce {
         let entry_count = self.shared.entry_count as u64;
         let entry = (self.queued % entry_count) as usize;
         let round = (self.queued / entry_count + 1) as u32;
-        self.queued += 1;
         let RowCopy { row_bytes, row_count, target, .. } = *copy;
+        let (before, read) = self.uses[entry];
+        if before.is_some_and(|before| before != stream) {
+            // The words order the two streams, which a driver does not see: it could run the later one first, for ever.
+            device.wait(stream, read)?;
+        }
+        self.queued += 1;
         self.push(Job {
             kind: Kind::Fill { source: span.base, stride: span.stride, row_bytes, row_count },
             entry,
@@ -364,8 +385,16 @@ impl Bounce {
             // the device does no more work.
             let _ = device.synchronize(stream);
             self.push(Job { kind: Kind::Drain, entry, round });
+            return told;
         }
-        told
+        self.uses[entry].0 = Some(stream);
+        device.record(read, stream)
+    }
+
+    /// Makes room for so many copies of rows of up to `row_bytes`, which then allocate nothing.
+    pub(crate) fn reserve(&mut self, copies: usize, row_bytes: u64) {
+        let pieces = row_bytes.div_ceil(self.shared.entry_bytes).max(1) as usize;
+        self.shared.lock().jobs.reserve(copies.saturating_mul(pieces));
     }
 
     fn push(&self, job: Job) {
@@ -389,15 +418,25 @@ impl Bounce {
             // A thread that panicked has nothing left to do.
             let _ = thread.join();
         }
+        // A stream that still waits for an entry goes on: what it copies is nobody's any more.
+        let entry_count = self.shared.entry_count as u64;
+        for entry in 0..self.shared.entry_count {
+            self.shared.filled(entry).store((self.queued / entry_count + 1) as u32, Ordering::Release);
+        }
     }
 
     /// Gives the buffer back. Every stream that copies from it has been synchronised, or the device has failed.
     ///
     /// # Errors
     ///
-    /// The device's.
+    /// The device's. The memory is never given back then, as the device may still read there.
     pub(crate) fn free(mut self, device: &mut impl Device) -> Result<(), DeviceError> {
         self.abandon();
-        device.unregister(self.shared.memory.first.as_ptr())
+        self.uses.drain(..).for_each(|(_, event)| device.destroy_event(event));
+        let ended = device.unregister(self.shared.memory.first.as_ptr());
+        if ended.is_err() {
+            std::mem::forget(Arc::clone(&self.shared));
+        }
+        ended
     }
 }

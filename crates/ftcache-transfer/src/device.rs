@@ -15,16 +15,47 @@ pub struct Memory(pub u64);
 
 /// An order of work on the device: the driver's handle. [`Stream::DEFAULT`] is there without being made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Stream(pub u64);
+pub struct Stream(pub(crate) u64);
 
 impl Stream {
     /// The stream that a handle of zero means.
     pub const DEFAULT: Self = Self(0);
+
+    /// An engine's own stream.
+    ///
+    /// # Safety
+    ///
+    /// The handle is a stream of the device's driver, and stays alive until everything was synchronised after the last call
+    /// that names it or, as a compute stream, until a later call names another. A driver does not check its handles.
+    pub const unsafe fn from_raw(handle: u64) -> Self {
+        Self(handle)
+    }
+
+    /// The handle.
+    pub const fn raw(self) -> u64 {
+        self.0
+    }
 }
 
 /// A point in a stream's work: the driver's handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Event(pub u64);
+pub struct Event(pub(crate) u64);
+
+impl Event {
+    /// An engine's own event.
+    ///
+    /// # Safety
+    ///
+    /// The handle is an event of the device's driver and alive as long as it is used. A driver does not check its handles.
+    pub const unsafe fn from_raw(handle: u64) -> Self {
+        Self(handle)
+    }
+
+    /// The handle.
+    pub const fn raw(self) -> u64 {
+        self.0
+    }
+}
 
 /// Rows in host memory, each `stride` bytes after the one before.
 #[derive(Debug, Clone, Copy)]
@@ -88,13 +119,39 @@ pub struct RowCopy {
     pub row_count: u64,
 }
 
+impl DeviceSpan {
+    /// Whether rows lie in memory of so many bytes, one after another.
+    pub(crate) fn check(
+        &self,
+        operation: &'static str,
+        memory_bytes: u64,
+        row_bytes: u64,
+        row_count: u64,
+    ) -> Result<(), DeviceError> {
+        let (offset, stride) = (self.offset, self.stride);
+        if row_count > 1 && stride < row_bytes {
+            let reason = format!("rows at a stride of {stride} bytes overlap");
+            return Err(DeviceError::Failed { operation, bytes: row_bytes, reason });
+        }
+        let bytes = match row_count {
+            0 => 0,
+            count => (count - 1).saturating_mul(stride).saturating_add(row_bytes),
+        };
+        if offset.saturating_add(bytes) > memory_bytes {
+            return Err(DeviceError::OutOfBounds { operation, offset, bytes, memory_bytes });
+        }
+        Ok(())
+    }
+}
+
 impl RowCopy {
     /// Bytes that move.
     pub fn bytes(&self) -> u64 {
-        self.row_bytes * self.row_count
+        self.row_bytes.saturating_mul(self.row_count)
     }
 
     /// Whether rows of a source on the device lie apart from those of the target, as far as first and last byte tell.
+    /// Both are known to lie in their memory.
     pub(crate) fn check_apart(&self, source: &DeviceSpan) -> Result<(), DeviceError> {
         let Some(last) = self.row_count.checked_sub(1) else { return Ok(()) };
         let end = |span: &DeviceSpan| span.offset + last * span.stride + self.row_bytes;
@@ -142,9 +199,9 @@ pub enum HostAccess {
 /// # Safety
 ///
 /// Others let rows go on a device's word, so its waits must be real: once [`synchronize`](Self::synchronize) of a
-/// stream has returned, no copy that was enqueued on it reads its source any more; nor does any copy once
-/// [`synchronize_all`](Self::synchronize_all), [`free`](Self::free) or [`read`](Self::read) has. That holds if they
-/// return an error, too.
+/// stream /// has returned, no copy that was enqueued on it reads its source and no word of the host's is written any more; nor is
+/// anything once [`synchronize_all`](Self::synchronize_all), [`free`](Self::free), [`unregister`](Self::unregister) or
+/// [`read`](Self::read) has. That holds if they return an error, too: a device that cannot wait does no more work.
 pub unsafe trait Device {
     /// What it calls itself, for people.
     fn name(&self) -> String;
@@ -277,6 +334,17 @@ pub unsafe trait Device {
     ///
     /// What failed.
     fn check(&mut self) -> Result<(), DeviceError>;
+
+    /// Makes room for so many copies at once, which then allocate nothing.
+    fn reserve(&mut self, copy_count: usize) {
+        let _ = copy_count;
+    }
+
+    /// Whether streams can wait for words of the host's; else [`wait_for_host`](Self::wait_for_host) and
+    /// [`tell_host`](Self::tell_host) fail.
+    fn waits_for_host(&self) -> bool {
+        true
+    }
 
     /// Enqueues a copy of rows.
     ///

@@ -55,7 +55,7 @@ pub enum DeviceError {
         stream: u64,
     },
     /// The driver refused an operation, or tells of one that failed before.
-    #[error("{operation} of {bytes} bytes: {reason}")]
+    #[error("{operation}{}: {reason}", OfBytes(*.bytes))]
     Driver {
         /// What was asked for.
         operation: &'static str,
@@ -67,7 +67,7 @@ pub enum DeviceError {
         reason: String,
     },
     /// The device failed at an operation.
-    #[error("{operation} of {bytes} bytes: {reason}")]
+    #[error("{operation}{}: {reason}", OfBytes(*.bytes))]
     Failed {
         /// What was asked for.
         operation: &'static str,
@@ -219,6 +219,18 @@ pub enum RebuildError {
     /// The device had the memory neither for the new slots nor for the old ones: there are none.
     #[error("{0}; the old slots could not be had again: there are none")]
     Emptied(DeviceError),
+}
+
+/// How much an operation was to move; nothing where it moves none.
+struct OfBytes(u64);
+
+impl fmt::Display for OfBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            bytes => write!(f, " of {bytes} bytes"),
+        }
+    }
 }
 
 struct InBank<'a>(&'a Option<BankId>);

@@ -214,16 +214,7 @@ impl HostDevice {
         row_bytes: u64,
         row_count: u64,
     ) -> Result<(), DeviceError> {
-        let memory_bytes = self.memory(span.memory)?.len() as u64;
-        let bytes = match row_count {
-            0 => 0,
-            count => (count - 1).saturating_mul(span.stride).saturating_add(row_bytes),
-        };
-        let offset = span.offset;
-        if offset.saturating_add(bytes) > memory_bytes {
-            return Err(DeviceError::OutOfBounds { operation, offset, bytes, memory_bytes });
-        }
-        Ok(())
+        span.check(operation, self.memory(span.memory)?.len() as u64, row_bytes, row_count)
     }
 
     fn next_handle(&mut self) -> u64 {
@@ -422,7 +413,8 @@ unsafe impl Device for HostDevice {
     }
 
     fn can_read(&mut self, base: *const u8, bytes: u64) -> Result<bool, DeviceError> {
-        let (mut at, end) = (base.addr() as u64, base.addr() as u64 + bytes);
+        let mut at = base.addr() as u64;
+        let Some(end) = at.checked_add(bytes) else { return Ok(false) };
         while self.reads_registered_only && at < end {
             let before = self.registrations.range(..=at as usize).next_back();
             match before.map(|(&first, &length)| first as u64 + length).filter(|&past| past > at) {
@@ -521,7 +513,8 @@ unsafe impl Device for HostDevice {
         }
         if let Source::Host(span) = &copy.source
             && copy.row_count > 0
-            && !self.can_read(span.base, (copy.row_count - 1) * span.stride + copy.row_bytes)?
+            && !self
+                .can_read(span.base, (copy.row_count - 1).saturating_mul(span.stride).saturating_add(copy.row_bytes))?
         {
             let reason = "the source is not registered".to_owned();
             return Err(DeviceError::Failed { operation: "row copy", bytes: copy.bytes(), reason });

@@ -6,6 +6,9 @@ use ftcache_residency::LatePlan;
 
 use crate::{ApplyError, Device, DeviceError, Event, Loader, Stream, Streams};
 
+/// Each has an event of the driver's, and is looked for one after another.
+const MOST_FLIGHTS: usize = 1024;
+
 /// The stream of late copies and what is on its way.
 #[derive(Debug)]
 pub(crate) struct Late {
@@ -62,8 +65,8 @@ impl<D: Device> Loader<D> {
     pub fn set_late(&mut self, flight_count: usize) -> Result<(), DeviceError> {
         let refused =
             |reason: &str| DeviceError::Failed { operation: "late copies", bytes: 0, reason: reason.to_owned() };
-        if flight_count == 0 {
-            return Err(refused("no flight is allowed"));
+        if !(1..=MOST_FLIGHTS).contains(&flight_count) {
+            return Err(refused(&format!("{flight_count} flights at once; it must be 1 to {MOST_FLIGHTS}")));
         }
         if self.late.is_some() {
             return Err(refused("they were set before"));
@@ -96,13 +99,7 @@ impl<D: Device> Loader<D> {
         let stream = self.late.as_ref().expect("late copies are set").stream;
         let places = self.places.as_ref().map_err(|lack| failed(None, lack.clone(), false))?;
         let mut copies = std::mem::take(&mut self.copies);
-        copies.clear();
-        for bank in self.geometry.model().bank_ids() {
-            for run in plan.runs() {
-                let (row, slot, count) = (run.row.get(), run.slot, u64::from(run.count));
-                self.push_rows(&mut copies, places, (layer, bank), row, (plan.pool(), slot), count);
-            }
-        }
+        self.push_runs(&mut copies, places, (layer, plan.pool()), || plan.runs());
         let moved = copies.bytes();
         // Without the wait the rows would land under kernels that still read the slots' old owners.
         let fenced = self.device.record(self.fences.release, streams.compute);

@@ -35,6 +35,8 @@ pub struct Loader<D: Device> {
     pub(crate) late: Option<Late>,
     pub(crate) host_arenas: Vec<HostArena>,
     pub(crate) copies: Copies,
+    /// Copies for which there is to be room.
+    reserved: usize,
     /// The compute stream of the last call.
     pub(crate) compute: Option<Stream>,
 }
@@ -83,6 +85,7 @@ impl<D: Device> Loader<D> {
                     late: None,
                     host_arenas: Vec::new(),
                     copies,
+                    reserved: 0,
                     compute: None,
                 })
             }
@@ -95,7 +98,20 @@ impl<D: Device> Loader<D> {
 
     /// Makes room for plans of so many copies, which then allocate nothing.
     pub fn reserve(&mut self, copy_count: usize) {
-        self.copies = Copies::with_capacity(copy_count.saturating_mul(self.geometry.model().bank_count()));
+        let copies = copy_count.saturating_mul(self.geometry.model().bank_count());
+        self.reserved = self.reserved.max(copies);
+        self.make_room();
+    }
+
+    /// Room for as many copies as was asked for, wherever they go.
+    fn make_room(&mut self) {
+        let bounced = if self.bounce.is_some() { self.reserved } else { 0 };
+        self.copies.reserve(self.reserved, bounced);
+        self.device.reserve(self.reserved);
+        if let Some(bounce) = &mut self.bounce {
+            let widest = self.geometry.model().layers().iter().flat_map(|layer| layer.row_bytes()).max();
+            bounce.reserve(self.reserved, widest.copied().unwrap_or(0));
+        }
     }
 
     /// Gives the loader a bounce buffer, through which rows go that the device cannot read where they lie. One is
@@ -110,6 +126,7 @@ impl<D: Device> Loader<D> {
             return Err(DeviceError::Failed { operation: "bounce buffer", bytes: size.bytes(), reason });
         }
         self.bounce = Some(Bounce::new(&mut self.device, size)?);
+        self.make_room();
         Ok(())
     }
 

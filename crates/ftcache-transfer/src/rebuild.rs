@@ -141,9 +141,21 @@ impl<D: Device> Loader<D> {
                 }
             }
         }
-        let enqueued = self.enqueue(Stream::DEFAULT, &copies).map_err(|(_, error)| error);
+        let enqueued = self.on_own_stream(|loader, stream| loader.enqueue(stream, &copies).map_err(|(_, error)| error));
         self.copies = copies;
-        enqueued.and(self.device.synchronize_all())
+        enqueued
+    }
+
+    /// Gives a stream of our own some work and waits for it: on the default stream it would stand in the way of others'.
+    fn on_own_stream(
+        &mut self,
+        work: impl FnOnce(&mut Self, Stream) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let stream = self.device.create_stream()?;
+        let enqueued = work(self, stream);
+        let done = self.device.synchronize(stream);
+        self.device.destroy_stream(stream);
+        enqueued.and(done)
     }
 
     /// In memory of the caller's. Whatever is not a resident's row is zeroed where pools lie elsewhere now.
@@ -161,8 +173,9 @@ impl<D: Device> Loader<D> {
         let cleared = self.clear_changed(&old, kept.is_ok());
         match (kept, cleared) {
             (Ok(()), Ok(())) => Rebuilt::InPlace,
-            (Err(reason), _) => Rebuilt::Cold(reason),
-            (Ok(()), Err(error)) => Rebuilt::Cold(ColdReason::Failed(error)),
+            (Err(reason), Ok(())) => Rebuilt::Cold(reason),
+            // Bytes of another layout may be left, which is what is to be known.
+            (_, Err(error)) => Rebuilt::Cold(ColdReason::Failed(error)),
         }
     }
 
@@ -182,6 +195,10 @@ impl<D: Device> Loader<D> {
 
     /// Zeros over what other slots left: everything, or what lies outside the pools that stayed.
     fn clear_changed(&mut self, old: &Geometry, keep: bool) -> Result<(), DeviceError> {
+        self.on_own_stream(|loader, stream| loader.enqueue_clears(stream, old, keep))
+    }
+
+    fn enqueue_clears(&mut self, stream: Stream, old: &Geometry, keep: bool) -> Result<(), DeviceError> {
         let places = self.places.as_ref().map_err(Clone::clone)?;
         for (bank, &bytes) in self.geometry.arena_bytes().iter().enumerate() {
             let Some(memory) = places.arenas.memory(BankId::from_index(bank)) else { continue };
@@ -201,12 +218,12 @@ impl<D: Device> Loader<D> {
             for (first, past) in kept {
                 if begin < first {
                     let span = DeviceSpan { memory, offset: begin, stride: first - begin };
-                    self.device.clear_rows(Stream::DEFAULT, &span, first - begin, 1)?;
+                    self.device.clear_rows(stream, &span, first - begin, 1)?;
                 }
                 begin = past;
             }
         }
-        self.device.synchronize_all()
+        Ok(())
     }
 
     /// Enqueues the copies that bring residents back to their slots. Returns the bytes they move.

@@ -192,6 +192,19 @@ impl<D: Device> Loader<D> {
         Ok(())
     }
 
+    /// Whether the streams of the open chunk can be given work: no graph is being captured on them.
+    ///
+    /// # Errors
+    ///
+    /// No chunk is open, a stream that is being captured, or the device's own.
+    pub fn check_chunk(&self) -> Result<(), DeviceError> {
+        let places = self.places.as_ref().map_err(Clone::clone)?;
+        let chunk = places.stage.as_ref().and_then(|stage| stage.chunk.as_ref());
+        let streams = chunk.ok_or_else(|| misuse("no chunk is open"))?.streams;
+        self.device.check_stream(streams.compute)?;
+        if streams.are_two() { self.device.check_stream(streams.copy) } else { Ok(()) }
+    }
+
     /// Enqueues the copies that stage a layer. Returns the bytes from the host and those from slots.
     ///
     /// # Errors
@@ -213,9 +226,10 @@ impl<D: Device> Loader<D> {
             // Without this the rows would land under kernels that still read the buffer's last layer.
             device.wait(copy, events.released[buffer]).map_err(at_fence)?;
         }
-        if std::mem::take(&mut chunk.loaded) {
+        if chunk.loaded {
             // Without this a row could be gathered from a slot before it has arrived there.
             device.wait(copy, events.loaded).map_err(at_fence)?;
+            chunk.loaded = false;
         }
         // From here on something may be on its way, whatever fails below.
         (chunk.filled[buffer], chunk.unawaited[buffer]) = (true, true);

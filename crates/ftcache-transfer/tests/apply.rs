@@ -14,7 +14,7 @@ use ftcache_testkit::generators::skewed_routes;
 use ftcache_transfer::{
     ApplyError, AttachError, BankError, Device, DeviceError, HostDevice, HostRows, LiveObjects, Loader, Stream, Streams,
 };
-use support::{Watched, World, host_rows, row};
+use support::{Watched, World, host_rows, row, stream_of};
 
 const ONE: Streams = Streams::one(Stream::DEFAULT);
 
@@ -128,7 +128,7 @@ fn a_copy_that_fails_names_its_layer_its_bank_and_every_slot_of_the_plan() {
 
 #[test]
 fn a_stream_that_the_device_does_not_know_is_an_error_without_a_bank() {
-    for streams in [Streams { compute: Stream(40), copy: Stream::DEFAULT }, Streams { copy: Stream(40), ..ONE }] {
+    for streams in [Streams { compute: stream_of(40), copy: Stream::DEFAULT }, Streams { copy: stream_of(40), ..ONE }] {
         let mut world = world(HostDevice::new());
         let error = world.step(streams, 0, &[3]).unwrap_err();
         assert_eq!(error.bank, None, "{error}");
@@ -386,7 +386,7 @@ fn a_plan_that_was_not_carried_out_says_where_and_which_slots() {
     copy.device.get_mut().host.fail_copy_after(3);
     one_slot.device.get_mut().host.fail_copy_after(1);
     let errors = [
-        forked.step(Streams { copy: Stream(7), ..ONE }, 0, &[3, 4]).unwrap_err(),
+        forked.step(Streams { copy: stream_of(7), ..ONE }, 0, &[3, 4]).unwrap_err(),
         copy.step(ONE, 2, &[1, 2, 4]).unwrap_err(),
         one_slot.step(ONE, 1, &[9, 9]).unwrap_err(),
         ApplyError {

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ftcache_testkit::Rng;
 use ftcache_transfer::{Device, DeviceError, DeviceSpan, Event, HostDevice, HostSpan, Memory, RowCopy, Stream};
-use support::write;
+use support::{event_of, stream_of, write};
 
 fn read(device: &mut HostDevice, memory: Memory, bytes: usize) -> Vec<u8> {
     let mut target = vec![0xFF; bytes];
@@ -135,13 +135,13 @@ fn handles_that_were_never_given_out_are_refused_by_name() {
     let (stream, event) = (device.create_stream().unwrap(), device.create_event().unwrap());
     let memory = device.allocate(8, 1).unwrap();
     let unknown = |what, handle| DeviceError::UnknownHandle { what, handle };
-    let (no_stream, no_event, no_memory) = (Stream(77), Event(78), Memory(79));
+    let (no_stream, no_event, no_memory) = (stream_of(77), event_of(78), Memory(79));
     assert_eq!(device.record(event, no_stream), Err(unknown("stream", 77)));
     assert_eq!(device.record(no_event, stream), Err(unknown("event", 78)));
     assert_eq!(device.wait(no_stream, event), Err(unknown("stream", 77)));
     assert_eq!(device.wait(stream, no_event), Err(unknown("event", 78)));
     assert_eq!(device.synchronize(no_stream), Err(unknown("stream", 77)));
-    assert_eq!(device.synchronize(Stream(u64::MAX)), Err(unknown("stream", u64::MAX)));
+    assert_eq!(device.synchronize(stream_of(u64::MAX)), Err(unknown("stream", u64::MAX)));
     assert_eq!(device.address(no_memory), Err(unknown("memory", 79)));
     assert_eq!(device.read(no_memory, 0, &mut [0]), Err(unknown("memory", 79)));
     assert_eq!(write(&mut device, no_stream, memory, 0, &[1]), Err(unknown("stream", 77)));
@@ -178,9 +178,9 @@ fn errors_read_as_sentences_with_their_numbers() {
         device.allocate(11, 1).unwrap_err(),
         write(&mut device, Stream::DEFAULT, memory, 15, &[0; 16]).unwrap_err(),
         device.read(memory, 31, &mut [0; 2]).unwrap_err(),
-        device.synchronize(Stream(9)).unwrap_err(),
+        device.synchronize(stream_of(9)).unwrap_err(),
         device.address(Memory(9)).unwrap_err(),
-        device.wait(Stream::DEFAULT, Event(9)).unwrap_err(),
+        device.wait(Stream::DEFAULT, event_of(9)).unwrap_err(),
         write(&mut device, Stream::DEFAULT, memory, 0, &[0; 16]).unwrap_err(),
     ];
     let text = errors.map(|error| error.to_string()).join("\n");

@@ -4,7 +4,9 @@ use std::ops::ControlFlow;
 
 use ftcache_policy::{BankId, ExpertId, Geometry, LayerId, Pool, PoolId, SlotId, SlotRange};
 use ftcache_residency as residency;
-use ftcache_transfer::{BankError, BounceSize, Device, HostRows, LoadReport, Loader, Progress, Reservation, Stream};
+use ftcache_transfer::{
+    ArenaReport, BankError, BounceSize, Device, HostRows, LinkError, LoadReport, Loader, Progress, Reservation, Stream,
+};
 
 use crate::Error;
 use crate::later::Later;
@@ -118,6 +120,16 @@ impl<D: Device> Cache<D> {
     /// it is not attached.
     pub fn is_direct(&self, layer: LayerId, bank: BankId) -> Option<bool> {
         self.loader.is_direct(layer, bank)
+    }
+
+    /// Measures whether every arena lies on the device, once and before any rows are attached: on systems that let device
+    /// memory overflow into the host's, one that does not is far slower. Waits.
+    ///
+    /// # Errors
+    ///
+    /// Rows are attached; what the device lacks or refuses.
+    pub fn measure_arenas(&mut self) -> Result<ArenaReport, LinkError> {
+        self.loader.measure_arenas()
     }
 
     /// Whether a layer can be loaded: it has rows in every bank it reads.

@@ -48,7 +48,14 @@ impl<D: Device> Cache<D> {
     /// No flights, limits that were set before, or the device's own.
     pub fn set_later(&mut self, limits: LaterLimits) -> Result<(), Error> {
         self.loader.set_late(limits.flight_count as usize)?;
-        self.later = Some(Later { limits, plan: LatePlan::new(), bytes: 0, held_back: 0, error: None });
+        self.residency.reserve_flights(limits.flight_count as usize);
+        self.later = Some(Later {
+            limits,
+            plan: LatePlan::with_capacity(self.geometry().model().expert_count() as usize),
+            bytes: 0,
+            held_back: 0,
+            error: None,
+        });
         Ok(())
     }
 
@@ -110,7 +117,7 @@ impl<D: Device> Cache<D> {
                 } else {
                     ticket.abort()
                 }
-                later.error = Some(failure.error.into());
+                later.error = Some(Error::Later(failure.error));
             }
         }
     }

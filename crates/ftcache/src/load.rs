@@ -39,7 +39,8 @@ impl<D: Device> Cache<D> {
     /// An unknown layer, expert or stream, more distinct experts than there are slots for, a token that stands for
     /// another step, a layer that is not attached, a stream that is being captured, or a cache without slots: the cache
     /// is as it was. A copy that the device refused: the
-    /// slots of this step's misses are free, and the step may be tried again.
+    /// slots of this step's misses are free, and the step may be tried again. What failed behind an earlier step is told
+    /// first: this one has changed nothing then.
     pub fn load_on(
         &mut self,
         streams: Streams,
@@ -73,7 +74,8 @@ impl<D: Device> Cache<D> {
         let ticket = self.residency.ensure(step, routes, &mut self.plan)?;
         if ticket.plan().is_repeat() {
             ticket.commit();
-            return Ok(());
+            // Its rows are on their way, perhaps behind another compute stream.
+            return Ok(self.loader.take_over(streams.compute)?);
         }
         match self.loader.apply(streams, ticket.plan()) {
             Ok(bytes) => {

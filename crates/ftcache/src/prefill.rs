@@ -146,6 +146,7 @@ impl<D: Device> Cache<D> {
         ) -> Result<residency::StageTicket<'a>, StageError>,
     ) -> Result<(), Error> {
         self.check_attached(layer)?;
+        self.check_chunk()?;
         let ticket = stage(&mut self.residency, layer, &mut self.prefill.plan)?;
         match self.loader.stage(ticket.plan()) {
             Ok((fetched, gathered)) => {
@@ -168,6 +169,7 @@ impl<D: Device> Cache<D> {
     ///
     /// No chunk is open, the layer is in no buffer, or it is in use. The device's own: the chunk is to be abandoned.
     pub fn wait(&mut self, layer: LayerId) -> Result<usize, Error> {
+        self.check_chunk()?;
         let buffer = self.residency.wait(layer)?;
         self.loader.await_staged(buffer)?;
         Ok(buffer)
@@ -181,8 +183,17 @@ impl<D: Device> Cache<D> {
     /// No chunk is open, the layer is in no buffer, or it has not been waited for. The device's own: the chunk is to be
     /// abandoned.
     pub fn release(&mut self, layer: LayerId) -> Result<(), Error> {
+        self.check_chunk()?;
         let buffer = self.residency.release(layer)?;
         Ok(self.loader.release_staged(buffer)?)
+    }
+
+    /// Whether a chunk is open whose streams can be given work: before anything of it changes.
+    fn check_chunk(&self) -> Result<(), Error> {
+        if !self.residency.has_open_chunk() {
+            return Err(StageError::NoChunk.into());
+        }
+        Ok(self.loader.check_chunk()?)
     }
 
     /// Where a layer lies in a bank when it is staged in a buffer, or `None` if it does not read the bank or there
@@ -222,9 +233,7 @@ impl<D: Device> Cache<D> {
     ///
     /// No chunk is open. The device's own: the chunk is open still.
     pub fn abandon_chunk(&mut self) -> Result<ChunkReport, Error> {
-        if !self.residency.has_open_chunk() {
-            return Err(StageError::NoChunk.into());
-        }
+        self.check_chunk()?;
         self.loader.end_chunk()?;
         let residency = self.residency.abandon_chunk()?;
         let (fetched_bytes, gathered_bytes) = self.prefill.open;

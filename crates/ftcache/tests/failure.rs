@@ -10,7 +10,7 @@ use ftcache::{
     BankError, BankId, Budget, Cache, Constraints, Device, DeviceError, EnsureError, Error, ExpertId, Geometry,
     HostDevice, HostRows, LayerId, PoolId, Scope, SlotId, Stream, Streams,
 };
-use support::{Summary, Watched, World, host_rows, model};
+use support::{Summary, Watched, World, host_rows, model, stream_of};
 
 const ONE: Streams = Streams::one(Stream::DEFAULT);
 
@@ -267,7 +267,7 @@ fn a_refused_step_leaves_what_the_last_step_decided() {
 
 #[test]
 fn an_unknown_stream_changes_nothing_not_even_on_a_hit() {
-    for streams in [Streams { copy: Stream(50), ..ONE }, Streams { compute: Stream(50), copy: Stream::DEFAULT }] {
+    for streams in [Streams { copy: stream_of(50), ..ONE }, Streams { compute: stream_of(50), copy: Stream::DEFAULT }] {
         let mut world = warm_world(Scope::Unified, HostDevice::deferred(3));
         let unknown = Error::Device(DeviceError::UnknownHandle { what: "stream", handle: 50 });
         let before = format!("{:?}", world.cache.residency());

@@ -9,7 +9,7 @@ use ftcache::{
     Device, Error, FetchOrder, Geometry, HostDevice, LaterLimits, Misses, PoolsError, Scope, SnapshotError, StageError,
     Staging, Step, Stream, Streams,
 };
-use rig::{Layout, Pinned, Rig, layer, on_every_device, padded, tagged_model};
+use rig::{Layout, Pinned, Rig, layer, on_every_device, padded, stream_of, tagged_model};
 
 const ONE: Streams = Streams::one(Stream::DEFAULT);
 
@@ -50,7 +50,7 @@ fn a_call_out_of_order_changes_nothing() {
         assert_eq!(rig.refused(|cache| cache.abandon_chunk()), chunk(StageError::NoChunk));
         // A stream of the driver's own is not looked at; one that was never given out is.
         if rig.cache.device().name() == "host memory" {
-            for streams in [Streams { copy: Stream(77), ..ONE }, Streams { compute: Stream(77), ..ONE }] {
+            for streams in [Streams { copy: stream_of(77), ..ONE }, Streams { compute: stream_of(77), ..ONE }] {
                 let error = rig.refused(|cache| cache.begin_chunk(streams));
                 assert!(matches!(error, Error::Device(_)), "{error}");
             }

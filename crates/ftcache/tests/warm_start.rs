@@ -8,7 +8,7 @@ use ftcache::{
     Cache, Error, ExpertId, Geometry, HostDevice, PoolId, Residents, Scope, SlotId, SnapshotError, Staging, Stream,
     Streams,
 };
-use rig::{Layout, Pinned, Probe, Rig, layer, on_every_device, padded, tagged_model};
+use rig::{Layout, Pinned, Probe, Rig, layer, on_every_device, padded, stream_of, tagged_model};
 
 const ONE: Streams = Streams::one(Stream::DEFAULT);
 
@@ -93,7 +93,7 @@ fn a_start_that_is_refused_changes_nothing() {
     let mut rig = Rig::new(other, Box::new(HostDevice::new()), Pinned::None);
     let error = rig.refused(|cache| cache.bring_back(ONE, &kept, 77));
     assert_eq!(error, Error::Snapshot(SnapshotError::OtherModel { given: (4, 8), wanted: (1, 8) }));
-    for streams in [Streams { copy: Stream(99), ..ONE }, Streams { compute: Stream(99), ..ONE }] {
+    for streams in [Streams { copy: stream_of(99), ..ONE }, Streams { compute: stream_of(99), ..ONE }] {
         let error = rig.refused(|cache| cache.bring_back(streams, &kept, 77));
         assert!(matches!(error, Error::Device(_)), "{error}");
     }

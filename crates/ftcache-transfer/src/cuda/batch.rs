@@ -19,7 +19,7 @@ use ftcache_policy::SMALL_ROW_BYTES;
 use super::driver::CudaDriver;
 use super::pinned::PinnedBytes;
 use super::{CudaDevice, EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING, handle_of};
-use crate::{CopyError, RowCopy, Source, Stream};
+use crate::{CopyError, DeviceError, RowCopy, Source, Stream};
 
 /// Which form of the call the driver has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -104,6 +104,10 @@ impl fmt::Display for BatchRefusal {
         }
     }
 }
+
+/// The batch itself is refused: its form, its entries, or the call as such.
+const INVALID_VALUE: i32 = 1;
+const NOT_SUPPORTED: i32 = 801;
 
 /// How copies go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -195,7 +199,11 @@ impl Batches {
         };
         let outcome = self.probe_bytes(driver, signature).and_then(|()| match large_bytes {
             0 => Ok(SMALL_ROW_BYTES),
-            _ => self.measure_blocking(driver, signature, large_bytes),
+            // Without the memory for it, nothing is known of small entries; that copies are right is.
+            _ => match self.measure_blocking(driver, signature, large_bytes) {
+                Err(BatchRefusal::NoProbe { .. }) => Ok(SMALL_ROW_BYTES),
+                measured => measured,
+            },
         });
         match outcome {
             Ok(alone_below_bytes) => {
@@ -261,7 +269,7 @@ impl Batches {
         large_bytes: u64,
     ) -> Result<u64, BatchRefusal> {
         let small_max = SMALL_BYTES[SMALL_BYTES.len() - 1];
-        let scratch = Scratch::new(driver, (large_bytes + small_max) as usize)?;
+        let scratch = Scratch::new(driver, large_bytes.saturating_add(small_max) as usize)?;
         let mut alone_below_bytes = 0;
         for (index, &small) in SMALL_BYTES.iter().enumerate() {
             // A call that is only slow for once does not count, so the best of three does.
@@ -291,11 +299,23 @@ impl Batches {
         Ok(alone_below_bytes)
     }
 
+    pub(super) fn reserve(&mut self, copy_count: usize) {
+        self.clear();
+        self.sources.reserve(copy_count);
+        self.targets.reserve(copy_count);
+        self.sizes.reserve(copy_count);
+        self.copies.reserve(copy_count);
+    }
+
     fn clear(&mut self) {
         self.sources.clear();
         self.targets.clear();
         self.sizes.clear();
         self.copies.clear();
+    }
+
+    fn bytes(&self) -> u64 {
+        self.sizes.iter().map(|&bytes| bytes as u64).sum()
     }
 
     fn push(&mut self, source: u64, target: u64, bytes: usize, copy: usize) {
@@ -373,6 +393,11 @@ impl Batches {
                 return Ok(());
             }
             let (entries, reason) = (self.sizes.len(), driver.reason(code));
+            if !matches!(code, INVALID_VALUE | NOT_SUPPORTED) {
+                // What failed is not the batch: something before it, or the device as a whole.
+                let source = DeviceError::Driver { operation: "batch", bytes: self.bytes(), code, reason };
+                return Err(CopyError { index: self.copies[0], source });
+            }
             self.turn_off(BatchRefusal::RefusedLater { entries, code, reason });
         }
         // One entry needs no batch; and what a batch was refused for may go one by one, with the same bytes again.

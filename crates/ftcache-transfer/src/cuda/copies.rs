@@ -22,15 +22,8 @@ impl CudaDevice {
     ) -> Result<u64, DeviceError> {
         let unknown = DeviceError::UnknownHandle { what: "memory", handle: span.memory.0 };
         let memory_bytes = self.blocks.get(&span.memory.0).ok_or(unknown)?.bytes;
-        let bytes = match row_count {
-            0 => 0,
-            count => (count - 1).saturating_mul(span.stride).saturating_add(row_bytes),
-        };
-        let offset = span.offset;
-        if offset.saturating_add(bytes) > memory_bytes {
-            return Err(DeviceError::OutOfBounds { operation, offset, bytes, memory_bytes });
-        }
-        Ok(span.memory.0 + offset)
+        span.check(operation, memory_bytes, row_bytes, row_count)?;
+        Ok(span.memory.0 + span.offset)
     }
 
     /// Calls `each` with the source, target and bytes of every piece of a copy that lies without gaps on both sides.
@@ -60,8 +53,9 @@ impl CudaDevice {
         match &copy.source {
             Source::Host(HostSpan { base, stride }) => Ok((base.addr() as u64, *stride, true)),
             Source::Device(span) => {
+                let first = self.locate("row copy", span, copy.row_bytes, copy.row_count)?;
                 copy.check_apart(span)?;
-                Ok((self.locate("row copy", span, copy.row_bytes, copy.row_count)?, span.stride, false))
+                Ok((first, span.stride, false))
             }
         }
     }

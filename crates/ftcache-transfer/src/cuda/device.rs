@@ -19,6 +19,8 @@ const ALLOCATION_ALIGNMENT: u64 = 256;
 
 /// What the driver's manual calls `CU_STREAM_LEGACY`; 0 is the same.
 const LEGACY_STREAM: u64 = 1;
+/// `CU_STREAM_PER_THREAD`.
+const PER_THREAD_STREAM: u64 = 2;
 
 const OUT_OF_MEMORY: i32 = 2;
 const NOT_READY: i32 = 600;
@@ -128,28 +130,34 @@ unsafe impl Device for CudaDevice {
 
     fn can_read(&mut self, base: *const u8, bytes: u64) -> Result<bool, DeviceError> {
         let first = base.addr() as u64;
+        let Some(end) = first.checked_add(bytes) else { return Ok(false) };
         // What the driver says of an address after a failure is no answer.
         self.check()?;
         self.with(|device, calls| {
-            device.ranges.forget_foreign(first, bytes);
+            let mut found = Vec::new();
             let mut at = first;
-            while at < first + bytes {
-                if let Some(left) = device.ranges.left(at) {
+            while at < end {
+                if let Some(left) = device.ranges.left_of_ours(at) {
                     at += left;
                     continue;
                 }
                 let ask = |attribute| device.pointer_attribute(calls, attribute, at);
                 let kind = ask(CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
-                if kind.is_none_or(|kind| kind as u32 != CUmemorytype::CU_MEMORYTYPE_HOST as u32) {
-                    return Ok(false);
-                }
+                let is_host = kind.is_some_and(|kind| kind as u32 == CUmemorytype::CU_MEMORYTYPE_HOST as u32);
                 let start = ask(CUpointer_attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR);
                 let length = ask(CUpointer_attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE);
-                match start.zip(length).filter(|&(start, length)| start <= at && at < start + length) {
-                    Some((start, length)) => device.ranges.add_foreign(start, length),
+                let range = start.zip(length).filter(|_| is_host);
+                // A driver may round to pages what was registered, so what is ours ends the range.
+                let range = range.map(|(start, length)| device.ranges.between_ours(at, start, length));
+                match range.filter(|&(start, past)| start <= at && at < past) {
+                    Some((start, past)) => {
+                        found.push((start, past - start));
+                        at = past;
+                    }
                     None => return Ok(false),
                 }
             }
+            found.into_iter().for_each(|(start, length)| device.ranges.add_foreign(start, length));
             Ok(true)
         })
     }
@@ -165,7 +173,15 @@ unsafe impl Device for CudaDevice {
         let waited = self.done("unregister", bytes, unsafe { (driver.calls.context_synchronize)() });
         // SAFETY: the range was registered here, and nothing reads it any more.
         let code = unsafe { (driver.calls.host_unregister)(base.cast_mut().cast()) };
-        waited.and(self.done("unregister", bytes, code)).and(self.enter())
+        waited.and(self.done("unregister", bytes, code)).and(self.take_late())
+    }
+
+    fn reserve(&mut self, copy_count: usize) {
+        self.batches.reserve(copy_count);
+    }
+
+    fn waits_for_host(&self) -> bool {
+        self.facts.waits_for_words
     }
 
     fn create_stream(&mut self) -> Result<Stream, DeviceError> {
@@ -190,6 +206,10 @@ unsafe impl Device for CudaDevice {
     }
 
     fn check_stream(&self, stream: Stream) -> Result<(), DeviceError> {
+        if stream.0 == PER_THREAD_STREAM {
+            let reason = "the default stream of each thread is another one on every thread".to_owned();
+            return Err(DeviceError::Failed { operation: "stream", bytes: 0, reason });
+        }
         let calls = &self.driver.calls;
         let _entered = enter(&self.driver, self.context)?;
         let mut context = std::ptr::null_mut();
@@ -258,7 +278,7 @@ unsafe impl Device for CudaDevice {
         let _entered = enter(&driver, self.context)?;
         // SAFETY: the stream is the driver's, by our caller's word.
         let code = unsafe { (driver.calls.stream_synchronize)(handle_of(stream)) };
-        self.done("synchronisation", 0, code).and(self.enter())
+        self.done("synchronisation", 0, code).and(self.take_late())
     }
 
     fn synchronize_all(&mut self) -> Result<(), DeviceError> {
@@ -266,7 +286,7 @@ unsafe impl Device for CudaDevice {
         let _entered = enter(&driver, self.context)?;
         // SAFETY: a context is current.
         let code = unsafe { (driver.calls.context_synchronize)() };
-        self.done("synchronisation", 0, code).and(self.enter())
+        self.done("synchronisation", 0, code).and(self.take_late())
     }
 
     fn check(&mut self) -> Result<(), DeviceError> {
@@ -285,7 +305,7 @@ unsafe impl Device for CudaDevice {
 
     unsafe fn copy_all(&mut self, stream: Stream, copies: &[RowCopy]) -> Result<(), CopyError> {
         let at = |index| move |source| CopyError { index, source };
-        self.enter().map_err(at(0))?;
+        self.take_late().map_err(at(0))?;
         let driver = Arc::clone(&self.driver);
         let _entered = enter(&driver, self.context).map_err(at(0))?;
         // The default stream takes no batches, under neither of its names.

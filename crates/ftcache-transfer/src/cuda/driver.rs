@@ -11,9 +11,7 @@ use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{
-    CUDA_MEMCPY2D, CUcontext, CUdevice, CUdeviceptr, CUevent, CUhostFn, CUmemcpyAttributes, CUstream,
-};
+use cudarc::driver::sys::{CUDA_MEMCPY2D, CUcontext, CUdevice, CUdeviceptr, CUevent, CUmemcpyAttributes, CUstream};
 use libloading::Library;
 use thiserror::Error;
 
@@ -165,11 +163,11 @@ calls! {
         stream_wait = "cuStreamWaitEvent" (CUstream, CUevent, c_uint);
         stream_context = "cuStreamGetCtx" (CUstream, *mut CUcontext);
         stream_capturing = "cuStreamIsCapturing" (CUstream, *mut c_int);
+        capture_mode = "cuThreadExchangeStreamCaptureMode" (*mut c_int);
         event_create = "cuEventCreate" (*mut CUevent, c_uint);
         event_destroy = "cuEventDestroy_v2" (CUevent);
         event_record = "cuEventRecord" (CUevent, CUstream);
         event_query = "cuEventQuery" (CUevent);
-        host_function = "cuLaunchHostFunc" (CUstream, CUhostFn, *mut c_void);
     }
     optional {
         // CUDA 11.7 and later.

@@ -64,6 +64,21 @@ impl HostRanges {
         self.ranges.iter().filter(|(_, range)| range.ours).map(|(&first, _)| first)
     }
 
+    /// How many bytes from an address on lie in a range of ours, or `None` if it lies in none.
+    pub(super) fn left_of_ours(&self, address: u64) -> Option<u64> {
+        let (&first, range) = self.ranges.range(..=address).rev().find(|(_, range)| range.ours)?;
+        (first + range.bytes).checked_sub(address).filter(|&left| left > 0)
+    }
+
+    /// What of a range around an address is not ours: its first address, and the one past it.
+    pub(super) fn between_ours(&self, address: u64, base: u64, bytes: u64) -> (u64, u64) {
+        let before = self.ranges.range(..=address).rev().find(|(_, range)| range.ours);
+        let after = self.ranges.range(address..).find(|(_, range)| range.ours);
+        let first = before.map_or(0, |(&first, range)| first + range.bytes);
+        let past = after.map_or(u64::MAX, |(&first, _)| first);
+        (base.max(first), base.saturating_add(bytes).min(past))
+    }
+
     /// How many bytes from an address on lie in its range, or `None` if it lies in none.
     pub(super) fn left(&self, address: u64) -> Option<u64> {
         let (&first, range) = self.ranges.range(..=address).next_back()?;

@@ -108,13 +108,18 @@ pub struct CudaDevice {
 // SAFETY: the driver's handles may be used from any thread, and every call makes the context current to its own.
 unsafe impl Send for CudaDevice {}
 
-/// Makes a context current for as long as it lives.
+/// Makes a context current for as long as it lives, and lets this thread make calls that others' captures forbid: none
+/// of ours has to do with them, and each would end them.
 struct Entered<'a> {
     calls: &'a Calls,
+    /// The thread's capture mode before.
+    mode: c_int,
 }
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
+        // SAFETY: the driver reads and writes one number.
+        unsafe { (self.calls.capture_mode)(&raw mut self.mode) };
         let mut ours = std::ptr::null_mut();
         // SAFETY: the context was pushed when this was made, and whatever was pushed since has been popped.
         let code = unsafe { (self.calls.context_pop)(&raw mut ours) };
@@ -126,7 +131,20 @@ fn enter<'a>(driver: &'a CudaDriver, context: CUcontext) -> Result<Entered<'a>, 
     // SAFETY: the context is alive: the engine's own, by `CudaContext::Current`, or retained.
     let code = unsafe { (driver.calls.context_push)(context) };
     done(driver, "context push", 0, code)?;
-    Ok(Entered { calls: &driver.calls })
+    Ok(Entered::new(&driver.calls))
+}
+
+/// What the driver's manual calls `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const CAPTURE_RELAXED: c_int = 2;
+
+impl<'a> Entered<'a> {
+    /// A context that was just pushed.
+    fn new(calls: &'a Calls) -> Self {
+        let mut mode = CAPTURE_RELAXED;
+        // SAFETY: the driver reads and writes one number.
+        unsafe { (calls.capture_mode)(&raw mut mode) };
+        Self { calls, mode }
+    }
 }
 
 /// The code of a call as a result.
@@ -207,7 +225,7 @@ impl CudaDevice {
         let calls = &driver.calls;
         // SAFETY: the context is alive, as in `enter`.
         driver.set_up("cuCtxPushCurrent_v2", unsafe { (calls.context_push)(self.context) })?;
-        let _entered = Entered { calls };
+        let _entered = Entered::new(calls);
         // SAFETY: a context is current; the driver writes one handle.
         let code = unsafe { (calls.stream_create)(&raw mut self.own, STREAM_NON_BLOCKING) };
         driver.set_up("cuStreamCreate", code)?;
@@ -233,11 +251,13 @@ impl CudaDevice {
             attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         );
         // Devices that take words of 64 bits take those of 32 without being asked to.
-        let memory_operations = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)?;
+        // A driver that is older than an attribute refuses it, and has not what it tells.
+        let has = |name| attribute(name).is_ok_and(|value| value != 0);
+        let memory_operations = has(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS);
         self.facts.waits_for_words =
-            memory_operations != 0 && calls.stream_wait_value.is_some() && calls.stream_write_value.is_some();
+            memory_operations && calls.stream_wait_value.is_some() && calls.stream_write_value.is_some();
         let read_only = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED;
-        self.facts.registers_read_only = attribute(read_only)? != 0;
+        self.facts.registers_read_only = has(read_only);
         Ok(())
     }
 
@@ -275,14 +295,14 @@ impl CudaDevice {
         self.ranges.bytes()
     }
 
-    /// Makes the context current, unless an earlier error has still to be told.
-    fn enter(&mut self) -> Result<(), DeviceError> {
+    /// An earlier error that has still to be told, once.
+    fn take_late(&mut self) -> Result<(), DeviceError> {
         self.late.take().map_or(Ok(()), Err)
     }
 
     /// Runs calls of the driver with the context current, unless an earlier error has still to be told.
     fn with<T>(&mut self, body: impl FnOnce(&mut Self, &Calls) -> Result<T, DeviceError>) -> Result<T, DeviceError> {
-        self.enter()?;
+        self.take_late()?;
         let driver = Arc::clone(&self.driver);
         let _entered = enter(&driver, self.context)?;
         body(self, &driver.calls)

@@ -7,7 +7,8 @@ use thiserror::Error;
 
 use crate::DeviceError;
 
-/// An arena that was not made. Nothing of it is left then: no registration, no memory, no thread.
+/// An arena that was not made. Nothing of it is left then: no registration, no memory, no thread; but for
+/// [`Leaked`](Self::Leaked), which says what is.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ArenaError {
@@ -207,9 +208,20 @@ pub enum ArenaError {
     /// A registration that the device refused, where that is not to be lived with.
     #[error(transparent)]
     Pin(#[from] PinRefusal),
-    /// The device failed at the end of a registration. The memory stays mapped, as the device may still read there.
+    /// Work that the device was given before has failed. Nothing was pinned after it.
     #[error(transparent)]
     Device(DeviceError),
+    /// Something else went wrong, and then the device did not end a registration. The memory stays mapped for good, as
+    /// the device may still read there.
+    #[error("{source}; {bytes} bytes of host memory stay mapped, as a registration was not ended: {reason}")]
+    Leaked {
+        /// Bytes of the arena.
+        bytes: u64,
+        /// What the device said.
+        reason: DeviceError,
+        /// What went wrong first.
+        source: Box<ArenaError>,
+    },
     /// The caller has stopped it.
     #[error("stopped after {read_bytes} of {total_bytes} bytes")]
     Cancelled {

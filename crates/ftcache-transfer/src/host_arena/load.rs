@@ -19,7 +19,7 @@ use super::options::{ArenaOptions, Pinning, Refusal};
 use super::pins::Cuts;
 use super::report::{LayerReport, Progress, Residence, Unpinned};
 use super::{Pins, Reservation};
-use crate::{Device, HostAccess};
+use crate::{Device, DeviceError, HostAccess};
 
 /// Bytes that are read at once.
 struct Block {
@@ -120,7 +120,8 @@ pub(super) struct Loaded {
     pub(super) pin_time: Duration,
 }
 
-/// Fills and pins a reserved arena. After an error, nothing is registered.
+/// Fills and pins a reserved arena. After an error, nothing is registered, or the memory is leaked and the error says
+/// so.
 pub(super) fn load(
     reservation: &Reservation,
     device: &mut impl Device,
@@ -164,9 +165,12 @@ pub(super) fn load(
     match result {
         Ok(()) => Ok(keeper.finish(read_time)),
         Err(error) => {
-            // A device that fails here, too, leaves the memory mapped (`Pins`); the first error is the one to tell.
-            let _ = keeper.pins.free(device);
-            Err(error)
+            let freed = keeper.pins.free(device);
+            // A device that fails here, too, leaves the memory mapped (`Pins`).
+            match keeper.unended.or(freed.err()) {
+                Some(reason) => Err(ArenaError::Leaked { bytes: layout.bytes, reason, source: Box::new(error) }),
+                None => Err(error),
+            }
         }
     }
 }
@@ -192,6 +196,8 @@ struct Keeper<'a> {
     register_bytes: u64,
     pin_refusal: Option<PinRefusal>,
     lock_refusal: Option<LockRefusal>,
+    /// Why a registration was not ended.
+    unended: Option<DeviceError>,
     pin_time: Duration,
     progress: Progress,
 }
@@ -233,6 +239,7 @@ impl<'a> Keeper<'a> {
             register_bytes: options.register_bytes,
             pin_refusal: None,
             lock_refusal: None,
+            unended: None,
             pin_time: Duration::ZERO,
             progress,
             layers,
@@ -291,6 +298,7 @@ impl<'a> Keeper<'a> {
             page_bytes: self.page_bytes,
             first: placement.first,
             row_bytes: placement.row_bytes,
+            bytes: placement.bytes,
         };
         let mut at = cuts.pages.start;
         while at < cuts.pages.end {
@@ -303,9 +311,11 @@ impl<'a> Keeper<'a> {
                 }
                 Some(refusal) if self.options.refusal == Refusal::Fail => return Err(refusal.into()),
                 Some(refusal) => {
-                    self.pin_refusal = Some(refusal);
+                    self.pin_refusal = Some(refusal.clone());
                     if !self.halve(&cuts, at, end) {
-                        return self.give_up(device, layer);
+                        self.give_up(device, layer);
+                        // What was pinned of the layer is to be let go, or there is nothing to go on with.
+                        return if self.unended.is_some() { Err(refusal.into()) } else { Ok(()) };
                     }
                 }
             }
@@ -320,6 +330,8 @@ impl<'a> Keeper<'a> {
         placement: &Placement,
         pages: std::ops::Range<u64>,
     ) -> Result<Option<PinRefusal>, ArenaError> {
+        // Some drivers answer any call with the error of earlier work, which would be taken for a refusal.
+        device.check().map_err(ArenaError::Device)?;
         let (base, wanted_bytes) = (self.memory.at(pages.start), pages.end - pages.start);
         let pinned_bytes = self.pins.registrations.bytes();
         let registrations = &mut self.pins.registrations;
@@ -350,7 +362,7 @@ impl<'a> Keeper<'a> {
     }
 
     /// Leaves a layer unpinned, and every other one that is not pinned yet.
-    fn give_up(&mut self, device: &mut impl Device, refused: usize) -> Result<(), ArenaError> {
+    fn give_up(&mut self, device: &mut impl Device, refused: usize) {
         for layer in 0..self.layers.len() {
             let report = &mut self.layers[layer];
             if report.unpinned.is_some() || report.residence == Residence::Pinned {
@@ -362,13 +374,12 @@ impl<'a> Keeper<'a> {
                     let base = self.memory.at(at);
                     match self.pins.registrations.unregister(device, base) {
                         Ok(()) => {}
-                        Err(RegisterError::Device(source)) => return Err(ArenaError::Device(source)),
+                        Err(RegisterError::Device(source)) => drop(self.unended.get_or_insert(source)),
                         Err(other) => unreachable!("it was registered: {other}"),
                     }
                 }
             }
         }
-        Ok(())
     }
 
     /// Locks every bank of a layer, or none.

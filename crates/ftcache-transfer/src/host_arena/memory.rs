@@ -77,7 +77,7 @@ impl Memory {
 
 /// Bytes of a page.
 #[cfg(unix)]
-pub(super) fn page_bytes() -> u64 {
+pub(crate) fn page_bytes() -> u64 {
     // SAFETY: `sysconf` takes any name and changes nothing.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     u64::try_from(bytes).ok().filter(|bytes| bytes.is_power_of_two()).unwrap_or(4096)
@@ -154,7 +154,7 @@ impl Drop for Room {
 // Elsewhere, the allocator's zeros. Written against the documentation; it has not been compiled there.
 
 #[cfg(not(unix))]
-pub(super) fn page_bytes() -> u64 {
+pub(crate) fn page_bytes() -> u64 {
     4096
 }
 

@@ -45,7 +45,8 @@ pub use report::{FileReport, HugePages, LayerReport, LoadReport, Progress, Resid
 
 use files::SourceFile;
 use layout::{Layout, Units};
-use memory::{Memory, page_bytes};
+use memory::Memory;
+pub(crate) use memory::page_bytes;
 
 use crate::{Device, DeviceError, HostRows};
 
@@ -107,6 +108,11 @@ impl Reservation {
         layers.map(|(place, &unpinned)| (place.layer, place.page_bytes, unpinned))
     }
 
+    /// Every bank with its bytes of a row and of all rows.
+    pub fn banks(&self) -> impl Iterator<Item = (LayerId, BankId, u64, u64)> + '_ {
+        self.layout.banks.iter().map(|place| (place.layer, place.bank, place.row_bytes, place.bytes))
+    }
+
     /// Reads everything, and pins what is to be pinned.
     ///
     /// `tell` is called on this thread, after each read and each registration; when it breaks, the load stops. The
@@ -114,8 +120,10 @@ impl Reservation {
     ///
     /// # Errors
     ///
-    /// A read that fails or meets the end of its file; a registration that is refused, where that is to be an error;
-    /// the caller's stop. Nothing is left then: what was registered is not any more, and the memory is given back.
+    /// A read that fails or meets the end of its file; a registration that is refused, where that is to be an error; an
+    /// error of the device's earlier work; the caller's stop. Nothing is left then: what was registered is not any more,
+    /// and the memory is given back. But where the device does not end a registration, the memory is leaked, since it
+    /// may still read there: [`ArenaError::Leaked`] says how much, besides what went wrong first.
     ///
     /// # Panics
     ///
@@ -185,7 +193,8 @@ impl HostArena {
         // Where pinning may go in parts, rows must begin with pages.
         let may_pin = |layer| options.pinning != Pinning::None && !options.cpu_layers.contains(&layer);
         let may_halve = matches!(options.refusal, Refusal::Halve { .. });
-        let is_parted = |layer, bytes| may_pin(layer) && (may_halve || bytes > options.register_bytes);
+        let is_long = |bytes| pins::is_parted(bytes, unit, options.register_bytes);
+        let is_parted = |layer, bytes| may_pin(layer) && (may_halve || is_long(bytes));
         let units = Units { unit, alignment: options.alignment };
         let layout = Layout::new(banks, units, alignments().next().is_some(), is_parted)?;
         check_pieces(&layout, &files)?;
@@ -251,15 +260,20 @@ impl HostArena {
     ///
     /// # Errors
     ///
-    /// The device's first failure. The memory is never unmapped then, as the device may still read there.
+    /// The device's first failure. The memory is never unmapped then, as the device may still read there, and the
+    /// report stays as it was.
     pub fn free(&mut self, device: &mut impl Device) -> Result<(), DeviceError> {
+        let freed = self.pins.free(device);
+        if !self.pins.registrations.is_clear() {
+            return freed;
+        }
         for layer in self.report.layers.iter_mut().filter(|layer| layer.residence == Residence::Pinned) {
             layer.residence = Residence::Pageable;
             layer.registration_count = 0;
             layer.unpinned = Some(Unpinned::Freed);
         }
         self.cut_rows.iter_mut().for_each(Vec::clear);
-        self.pins.free(device)
+        freed
     }
 
     fn bank_index(&self, layer: LayerId, bank: BankId) -> Option<usize> {

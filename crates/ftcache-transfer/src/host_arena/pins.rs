@@ -15,6 +15,13 @@ pub(super) fn choose(layer_bytes: &[u64], budget_bytes: Option<u64>) -> Vec<Resu
     layer_bytes.iter().map(fit).collect()
 }
 
+/// Whether a bank may need several registrations: its rows begin anywhere in their first unit of direct reads.
+///
+/// Such a bank begins with a page, so that others of its rows do.
+pub(super) fn is_parted(bytes: u64, unit: u64, register_bytes: u64) -> bool {
+    bytes.saturating_add(unit) > register_bytes
+}
+
 /// Rows in pages.
 #[derive(Debug, Clone)]
 pub(super) struct Cuts {
@@ -23,6 +30,8 @@ pub(super) struct Cuts {
     /// Where the first row begins.
     pub(super) first: u64,
     pub(super) row_bytes: u64,
+    /// Bytes of all rows.
+    pub(super) bytes: u64,
 }
 
 impl Cuts {
@@ -33,7 +42,10 @@ impl Cuts {
         if end - at <= limit_bytes {
             return end;
         }
-        let is_row = |place: &u64| (place - self.first).is_multiple_of(self.row_bytes);
+        // Where pages are narrower than the unit of direct reads, whole pages lie before the first row and behind the
+        // last.
+        let rows = self.first + 1..self.first + self.bytes;
+        let is_row = |place: &u64| rows.contains(place) && (place - self.first).is_multiple_of(self.row_bytes);
         let step = self.page_bytes as usize;
         let page_count = limit_bytes / self.page_bytes;
         let within = (1..=page_count).rev().map(|page| at + page * self.page_bytes).find(is_row);
@@ -59,7 +71,7 @@ mod tests {
 
         let registration_count = |row_bytes: u64| {
             let pages = 0..256 * row_bytes;
-            let cuts = Cuts { pages: pages.clone(), page_bytes: 4096, first: 0, row_bytes };
+            let cuts = Cuts { pages: pages.clone(), page_bytes: 4096, first: 0, row_bytes, bytes: pages.end };
             std::iter::successors(Some(0), |&at| Some(cuts.next(at, 1 << 30))).take_while(|&at| at < pages.end).count()
         };
         assert_eq!(pinned_count * ROWS.map(registration_count).iter().sum::<usize>(), 60);
@@ -76,18 +88,36 @@ mod tests {
     #[test]
     fn cuts_fall_where_a_row_begins_with_a_page() {
         // Rows of 6,144 bytes begin with a page at every second one: each 12,288 bytes.
-        let cuts = Cuts { pages: 0..61_440, page_bytes: 4096, first: 0, row_bytes: 6144 };
+        let cuts = Cuts { pages: 0..61_440, page_bytes: 4096, first: 0, row_bytes: 6144, bytes: 61_440 };
         assert_eq!(cuts.next(0, 61_440), 61_440);
         assert_eq!(cuts.next(0, 61_439), 49_152);
         assert_eq!(cuts.next(0, 12_288), 12_288);
         assert_eq!(cuts.next(0, 4096), 12_288, "rows that cannot be parted sooner");
         assert_eq!(cuts.next(49_152, 4096), 61_440);
         // From a shift of 2,048 on, the first row to begin with a page is the one at 2,048 + 6,144.
-        let cuts = Cuts { pages: 0..61_440, page_bytes: 4096, first: 2048, row_bytes: 6144 };
+        let cuts = Cuts { pages: 0..61_440, page_bytes: 4096, first: 2048, row_bytes: 6144, bytes: 61_440 - 2048 };
         assert_eq!(cuts.next(0, 4096), 8192);
         assert_eq!(cuts.next(8192, 4096), 20_480);
         // Never.
-        let cuts = Cuts { pages: 0..61_440, page_bytes: 4096, first: 16, row_bytes: 4096 };
+        let cuts = Cuts { pages: 0..61_440, page_bytes: 4096, first: 16, row_bytes: 4096, bytes: 61_440 - 16 };
         assert_eq!(cuts.next(0, 8192), 61_440);
+    }
+
+    /// Direct reads in multiples of 16,384 bytes with pages of 4,096: three pages may lie before the first row.
+    #[test]
+    fn nothing_is_cut_before_the_first_row_or_behind_the_last() {
+        let ends = |cuts: &Cuts, limit: u64| -> Vec<u64> {
+            let ends = std::iter::successors(Some(cuts.pages.start), |&at| Some(cuts.next(at, limit)));
+            ends.skip(1).take_while(|&at| at < cuts.pages.end).collect()
+        };
+        let cuts = |first, bytes| Cuts { pages: 0..49_152, page_bytes: 4096, first, row_bytes: 4096, bytes };
+        assert_eq!(ends(&cuts(12_288, 12_288), 8192), [16_384, 20_480]);
+        assert_eq!(ends(&cuts(12_288, 4096), 8192), []);
+        // A row in the middle of a page is at none.
+        assert_eq!(ends(&cuts(12_304, 12_288), 8192), []);
+
+        assert!(is_parted(1, 16_384, 8192), "its row may begin a page too late");
+        assert!(is_parted(8192, 16_384, 24_575) && !is_parted(8192, 16_384, 24_576));
+        assert!(is_parted(u64::MAX, 16_384, u64::MAX - 1));
     }
 }

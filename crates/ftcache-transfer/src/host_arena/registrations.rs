@@ -50,7 +50,9 @@ impl Registrations {
     ///
     /// # Errors
     ///
-    /// Bytes that are registered, or the device's refusal. Nothing of the range is registered then.
+    /// Bytes that are registered, or the device's refusal. Nothing of the range is registered then. But if the device
+    /// fails while it takes back the parts before, that failure is what is told ([`RegisterError::Device`]): the range
+    /// is not in the table, and its memory must stay mapped for good.
     ///
     /// # Safety
     ///
@@ -82,8 +84,8 @@ impl Registrations {
             // SAFETY: our caller keeps the range mapped until its registration has ended.
             if let Err(source) = unsafe { device.register(part, wanted_bytes, access) } {
                 let registered_bytes = self.bytes() + offset;
-                // What was registered is ended; a failure there is told by `is_clear`, and the refusal by the error.
-                let _ = self.end(device, address, &Range { bytes: offset, part_bytes: range.part_bytes });
+                // Of a refusal and memory that must stay mapped, the second is what the caller has to know.
+                self.end(device, address, &Range { bytes: offset, part_bytes: range.part_bytes })?;
                 return Err(RegisterError::Refused { wanted_bytes, registered_bytes, source });
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! *Unsafe*, relying on two promises: the pages here are written by nobody once they are filled, and they are freed
 //! only after the stream that reads them has been synchronised ([`Device`] says what that means) and they are
-//! unregistered.
+//! unregistered; where that fails, they are leaked.
 
 use std::time::Instant;
 
@@ -12,9 +12,6 @@ use crate::{Device, DeviceError, DeviceSpan, HostAccess, HostSpan, Memory, RowCo
 
 /// The most copies of one size: by then the cost of one is plain, and copies of a few bytes would else take seconds.
 const COUNT_MAX: u64 = 2048;
-/// A prime above [`COUNT_MAX`], so that steps of it come to every source once, and to no two neighbours in turn: misses
-/// are neighbours by chance only.
-const SCATTER: u64 = 7919;
 /// Copies of one call of [`Device::copy_all`]: eight misses of a model of eight banks.
 const BATCH_COUNT: usize = 64;
 /// How often each size is measured, after once that does not count. Odd, so that one of them is the median.
@@ -134,7 +131,20 @@ pub(super) fn counts(sizes: &[u64], total_bytes: u64) -> Result<Vec<(u64, u64)>,
     sizes.iter().map(count).collect()
 }
 
-/// What copies are measured with. Dropping it waits and gives everything back.
+/// The numbers below `count` in an order that is always the same, neighbours by chance only, as misses are.
+fn shuffled(count: u64) -> Vec<u64> {
+    let mut numbers: Vec<u64> = (0..count).collect();
+    // Knuth's generator and Fisher and Yates' shuffle; the high bits are the ones that are random.
+    let mut state = count;
+    for last in (1..numbers.len()).rev() {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        numbers.swap(last, (state >> 33) as usize % (last + 1));
+    }
+    numbers
+}
+
+/// What copies are measured with. Dropping it waits and gives everything back, but for pages that the device does not
+/// let go of.
 pub(super) struct Bench<'d, D: Device> {
     device: &'d mut D,
     target: Option<Memory>,
@@ -168,8 +178,8 @@ impl<'d, D: Device> Bench<'d, D> {
     /// Copies from scattered sources to neighbouring targets; no two share a byte.
     pub(super) fn copies(&self, bytes: u64, count: u64) -> Vec<RowCopy> {
         let memory = self.target.expect("taken when this was made");
-        let copy = |index: u64| {
-            let offset = index * SCATTER % count * bytes;
+        let copy = |(index, source): (usize, u64)| {
+            let offset = source * bytes;
             let source: Source = match (&self.pages, self.source) {
                 (Some(pages), _) => HostSpan { base: pages.base().wrapping_add(offset as usize), stride: bytes }.into(),
                 (None, source) => {
@@ -177,10 +187,10 @@ impl<'d, D: Device> Bench<'d, D> {
                     DeviceSpan { memory, offset, stride: bytes }.into()
                 }
             };
-            let target = DeviceSpan { memory, offset: index * bytes, stride: bytes };
+            let target = DeviceSpan { memory, offset: index as u64 * bytes, stride: bytes };
             RowCopy { source, target, row_bytes: bytes, row_count: 1 }
         };
-        (0..count).map(copy).collect()
+        shuffled(count).into_iter().enumerate().map(copy).collect()
     }
 
     /// Enqueues copies of [`copies`](Self::copies), and waits until they are done.
@@ -221,7 +231,12 @@ impl<'d, D: Device> Bench<'d, D> {
             self.device.destroy_stream(stream);
         }
         if let Some(pages) = self.pages.take() {
-            outcome = outcome.and(self.device.unregister(pages.base()));
+            let ended = self.device.unregister(pages.base());
+            if ended.is_err() {
+                // The device may read them still, so they are nobody else's for good.
+                std::mem::forget(pages);
+            }
+            outcome = outcome.and(ended);
         }
         for memory in self.source.take().into_iter().chain(self.target.take()) {
             self.device.free(memory);

@@ -6,9 +6,8 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
 use super::LinkError;
+use crate::host_arena::page_bytes;
 
-/// Registered memory begins and ends with a page.
-const PAGE_BYTES: usize = 4096;
 /// What memory is filled with. Memory that was never written is one page of zeros to many systems, wherever it is read.
 const FILLED: u8 = 0xA5;
 
@@ -23,8 +22,10 @@ impl Pages {
     /// So many bytes, rounded up to whole pages.
     pub(super) fn new(bytes: u64) -> Result<Self, LinkError> {
         let lack = || LinkError::HostMemory { bytes };
-        let rounded = usize::try_from(bytes.max(1)).ok().and_then(|bytes| bytes.checked_next_multiple_of(PAGE_BYTES));
-        let layout = Layout::from_size_align(rounded.ok_or_else(lack)?, PAGE_BYTES).map_err(|_| lack())?;
+        // Registered memory begins and ends with a page.
+        let page_bytes = page_bytes() as usize;
+        let rounded = usize::try_from(bytes.max(1)).ok().and_then(|bytes| bytes.checked_next_multiple_of(page_bytes));
+        let layout = Layout::from_size_align(rounded.ok_or_else(lack)?, page_bytes).map_err(|_| lack())?;
         // SAFETY: the layout has at least a page.
         let first = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(lack)?;
         Ok(Self { first, layout })

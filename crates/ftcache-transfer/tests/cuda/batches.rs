@@ -12,7 +12,8 @@ use crate::cuda_world::CudaWorld;
 use crate::probe::{NEW, OLD};
 use crate::raw::Engine;
 use crate::support::{
-    PAGE, Pages, contents, copy_all, current_device, emulated, line, register, rows, same_bytes, seeded, world_without,
+    PAGE, Pages, contents, copy_all, current_device, emulated, line, register, rows, same_bytes, seeded, stream_of,
+    world_without,
 };
 
 /// Wide enough for a batch where nothing was measured.
@@ -118,7 +119,7 @@ fn a_small_piece_that_a_registration_cuts_off_does_not_make_a_call_wait() {
 #[test]
 fn the_default_stream_takes_no_batch_under_any_of_its_names() {
     // The default stream's handle is 0, and 1 where it is called by name.
-    for stream in [Stream::DEFAULT, Stream(1)] {
+    for stream in [Stream::DEFAULT, stream_of(1)] {
         let world = CudaWorld::emulated(seeded(4));
         let mut it = Fixture::new(world.device());
         let [batches, singles] = calls(&world);
@@ -142,7 +143,7 @@ fn batches_go_into_the_engines_streams() {
     let host = Pages::noise(5, 2 * WIDE);
     register(&mut device, &host).unwrap();
     let memory = device.allocate(2 * WIDE as u64, 1).unwrap();
-    for stream in [engine.stream(true), engine.stream(false), 2].map(Stream) {
+    for stream in [engine.stream(true), engine.stream(false), 2].map(stream_of) {
         device
             .clear_rows(stream, &ftcache_transfer::DeviceSpan { memory, offset: 0, stride: 1 }, 2 * WIDE as u64, 1)
             .unwrap();

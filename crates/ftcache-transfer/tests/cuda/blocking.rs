@@ -8,7 +8,7 @@ use crate::cuda_world::CudaWorld;
 use crate::raw::Engine;
 use crate::support::{
     PAGE, Pages, contents, copy_all, copy_rows, current_device, emulated, line, register, rows, same_bytes, seeded,
-    span, tell_host, wait_for_host, world_without,
+    span, stream_of, tell_host, wait_for_host, world_without,
 };
 
 #[test]
@@ -25,8 +25,8 @@ fn calls_that_enqueue_never_wait_whatever_is_on_its_way() {
         let streams = [
             Stream::DEFAULT,
             device.create_stream().unwrap(),
-            Stream(engine.stream(true)),
-            Stream(engine.stream(false)),
+            stream_of(engine.stream(true)),
+            stream_of(engine.stream(false)),
         ];
         let events = [device.create_event().unwrap(), device.create_event().unwrap()];
         let before = (emulated(&world).blocking_calls(), emulated(&world).counts().pageable_copies);
@@ -73,7 +73,7 @@ fn what_is_enqueued_on_one_stream_waits_for_no_other() {
         let word = host.word(PAGE);
         word.store(0, std::sync::atomic::Ordering::Release);
         // The default stream, and with it every stream that keeps to its order, stands still.
-        let blocked = [Stream::DEFAULT, Stream(engine.stream(true))];
+        let blocked = [Stream::DEFAULT, stream_of(engine.stream(true))];
         for stream in blocked {
             wait_for_host(&mut device, stream, word, 1).unwrap();
         }

@@ -7,7 +7,8 @@ use ftcache_transfer::{Device, DeviceError, DeviceSpan, Memory, Stream};
 use crate::cuda_world::CudaWorld;
 use crate::raw::{Engine, ok};
 use crate::support::{
-    PAGE, Pages, adopt, contents, copy_rows, current_device, emulated, held, line, register, same_bytes, seeded,
+    PAGE, Pages, adopt, contents, copy_rows, current_device, emulated, event_of, held, line, register, same_bytes,
+    seeded, stream_of,
 };
 
 #[test]
@@ -224,7 +225,7 @@ fn freeing_waits_for_what_is_enqueued() {
         let adopted = adopt(&mut device, arena, PAGE as u64).unwrap();
         for is_ours in [true, false] {
             let memory = if is_ours { device.allocate(PAGE as u64, 1).unwrap() } else { adopted };
-            let streams = [Stream::DEFAULT, device.create_stream().unwrap(), Stream(engine.stream(false))];
+            let streams = [Stream::DEFAULT, device.create_stream().unwrap(), stream_of(engine.stream(false))];
             let part = PAGE / streams.len();
             for (at, &stream) in streams.iter().enumerate() {
                 let copy = line(&host[at * part..][..part], memory, (at * part) as u64);
@@ -266,7 +267,7 @@ fn dropping_a_device_gives_everything_back_that_is_left() {
         let ours = device.create_stream().unwrap();
         device.create_event().unwrap();
         copy_rows(&mut device, ours, &line(one, memory, 0)).unwrap();
-        device.record(device_event(event), Stream(stream)).unwrap();
+        device.record(event_of(event), stream_of(stream)).unwrap();
     }
     device.probe_batches(0).unwrap();
     drop(device);
@@ -276,10 +277,6 @@ fn dropping_a_device_gives_everything_back_that_is_left() {
     ok((engine.raw.cuStreamSynchronize)(stream));
     assert_eq!(emulated(&world).peek(arena, PAGE), one);
     emulated(&world).check();
-}
-
-fn device_event(handle: u64) -> ftcache_transfer::Event {
-    ftcache_transfer::Event(handle)
 }
 
 #[test]

@@ -9,7 +9,8 @@ use ftcache_transfer::{CudaDevice, Device, Event, Memory, RowCopy, Stream};
 use crate::cuda_world::CudaWorld;
 use crate::raw::Engine;
 use crate::support::{
-    PAGE, Pages, contents, copy_all, copy_rows, current_device, emulated, line, register, rows, same_bytes, span,
+    PAGE, Pages, contents, copy_all, copy_rows, current_device, emulated, event_of, line, register, rows, same_bytes,
+    span, stream_of,
 };
 
 const CELLS: u64 = 6;
@@ -159,10 +160,10 @@ fn run(seed: u64, choices: u64, dropped: Option<u64>) -> (u64, bool) {
     let streams = [
         Stream::DEFAULT,
         device.create_stream().unwrap(),
-        Stream(engine.stream(false)),
+        stream_of(engine.stream(false)),
         device.create_stream().unwrap(),
     ];
-    let events = [device.create_event().unwrap(), Event(engine.event())];
+    let events = [device.create_event().unwrap(), event_of(engine.event())];
     let clocks = vec![vec![0; streams.len()]; streams.len()];
     let mut program = Program {
         device: &mut device,

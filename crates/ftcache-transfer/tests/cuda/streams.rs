@@ -1,11 +1,13 @@
 //! Streams and events: the caller's own handles, what is refused, and what is taken back.
 
-use ftcache_transfer::{Device, DeviceError, Event, Stream};
+use ftcache_transfer::{Device, DeviceError, Stream};
 use insta::assert_snapshot;
 
 use crate::cuda_world::CudaWorld;
 use crate::raw::{self, Engine, ok};
-use crate::support::{PAGE, Pages, code, contents, copy_rows, current_device, emulated, line, register, seeded, span};
+use crate::support::{
+    PAGE, Pages, code, contents, copy_rows, current_device, emulated, event_of, line, register, seeded, span, stream_of,
+};
 
 const INVALID_HANDLE: i32 = 400;
 
@@ -21,33 +23,33 @@ fn streams_and_events_of_the_engines_are_used_as_they_are() {
         let memory = device.allocate(PAGE as u64, 1).unwrap();
         // The default streams of the process and of the thread have handles too.
         for stream in [engine.stream(true), engine.stream(false), 0, 1, 2] {
-            let (stream, compute) = (Stream(stream), engine.stream(false));
+            let (stream, compute) = (stream_of(stream), engine.stream(false));
             let (release, ready) = (engine.event(), device.create_event().unwrap());
             device.check_stream(stream).unwrap();
             // The engine writes, we copy behind it, and the engine goes on behind us.
             ok((raw.cuMemsetD8Async)(memory.0, 0x11, PAGE, compute));
             ok((raw.cuEventRecord)(release, compute));
-            device.wait(stream, Event(release)).unwrap();
+            device.wait(stream, event_of(release)).unwrap();
             copy_rows(&mut device, stream, &line(&host[..100], memory, 0)).unwrap();
             device.record(ready, stream).unwrap();
-            ok((raw.cuStreamWaitEvent)(compute, ready.0, 0));
+            ok((raw.cuStreamWaitEvent)(compute, ready.raw(), 0));
             ok((raw.cuMemsetD8Async)(memory.0 + 50, 0x22, 10, compute));
-            device.synchronize(Stream(compute)).unwrap();
+            device.synchronize(stream_of(compute)).unwrap();
             assert_eq!(device.has_passed(ready), Ok(true));
-            assert_eq!(device.has_passed(Event(release)), Ok(true));
+            assert_eq!(device.has_passed(event_of(release)), Ok(true));
             let found = contents(&mut device, memory, PAGE);
             assert_eq!((&found[..50], &found[50..60]), (&host[..50], &[0x22; 10][..]), "seed {seed}");
             assert_eq!((&found[60..100], &found[100..]), (&host[60..100], &[0x11; PAGE - 100][..]));
             device.destroy_event(ready);
             // What the engine made is the engine's to destroy.
-            device.destroy_event(Event(release));
-            device.destroy_stream(Stream(compute));
+            device.destroy_event(event_of(release));
+            device.destroy_stream(stream_of(compute));
             device.destroy_stream(stream);
             ok((raw.cuEventRecord)(release, compute));
             ok((raw.cuEventDestroy_v2)(release));
             ok((raw.cuStreamDestroy_v2)(compute));
-            if stream.0 > 2 {
-                ok((raw.cuStreamDestroy_v2)(stream.0));
+            if stream.raw() > 2 {
+                ok((raw.cuStreamDestroy_v2)(stream.raw()));
             }
         }
         drop(device);
@@ -68,16 +70,16 @@ fn streams_that_are_captured_are_refused_by_name_and_the_capture_lives() {
             let ours = device.create_stream().unwrap();
             let memory = device.allocate(64, 1).unwrap();
             let (stream, side, event) = (engine.stream(is_blocking), engine.stream(false), engine.event());
-            device.check_stream(Stream(stream)).unwrap();
+            device.check_stream(stream_of(stream)).unwrap();
             ok((raw.cuStreamBeginCapture_v2)(stream, mode));
-            let refused = device.check_stream(Stream(stream)).unwrap_err();
+            let refused = device.check_stream(stream_of(stream)).unwrap_err();
             assert_eq!(refused, DeviceError::Capturing { stream });
             assert_eq!(refused.to_string(), format!("stream {stream:#x} is being captured"));
             // A stream that has joined the capture is captured, too.
-            device.check_stream(Stream(side)).unwrap();
+            device.check_stream(stream_of(side)).unwrap();
             ok((raw.cuEventRecord)(event, stream));
             ok((raw.cuStreamWaitEvent)(side, event, 0));
-            assert_eq!(device.check_stream(Stream(side)), Err(DeviceError::Capturing { stream: side }));
+            assert_eq!(device.check_stream(stream_of(side)), Err(DeviceError::Capturing { stream: side }));
             // Others are not, but for the default stream, which would wait for a blocking one.
             device.check_stream(ours).unwrap();
             let default = device.check_stream(Stream::DEFAULT);
@@ -87,8 +89,8 @@ fn streams_that_are_captured_are_refused_by_name_and_the_capture_lives() {
             ok((raw.cuStreamWaitEvent)(stream, event, 0));
             let mut graph = 0;
             ok((raw.cuStreamEndCapture)(stream, &mut graph));
-            device.check_stream(Stream(stream)).unwrap();
-            device.check_stream(Stream(side)).unwrap();
+            device.check_stream(stream_of(stream)).unwrap();
+            device.check_stream(stream_of(side)).unwrap();
             ok((raw.cuGraphDestroy)(graph));
             emulated(&world).check();
         }
@@ -157,7 +159,7 @@ fn streams_of_another_device_or_context_are_refused() {
     ok((raw.cuCtxCreate_v2)(&mut context, 0, world.ordinal));
     let mut beside = current_device(&world);
     let stream = beside.create_stream().unwrap();
-    let wanted = DeviceError::UnknownHandle { what: "stream", handle: stream.0 };
+    let wanted = DeviceError::UnknownHandle { what: "stream", handle: stream.raw() };
     assert_eq!(device.check_stream(stream), Err(wanted));
     beside.check_stream(stream).unwrap();
     beside.check_stream(Stream::DEFAULT).unwrap();

@@ -12,13 +12,25 @@ use std::sync::atomic::AtomicU32;
 use ftcache_cuda_emu::client::{Config, Counts, EmulatedDevice, Emulator};
 use ftcache_testkit::Rng;
 use ftcache_transfer::{
-    CopyError, CudaContext, CudaDevice, CudaDriver, Device, DeviceError, DeviceSpan, DriverError, HostAccess, HostSpan,
-    Memory, RowCopy, Source, Stream,
+    CopyError, CudaContext, CudaDevice, CudaDriver, Device, DeviceError, DeviceSpan, DriverError, Event, HostAccess,
+    HostSpan, Memory, RowCopy, Source, Stream,
 };
 
 use crate::cuda_world::CudaWorld;
 
 pub(crate) const PAGE: usize = 4096;
+
+/// A stream by its handle, whether it is there or not.
+pub(crate) const fn stream_of(handle: u64) -> Stream {
+    // SAFETY: the emulated driver looks every handle up; on a GPU the tests give those of streams that are alive.
+    unsafe { Stream::from_raw(handle) }
+}
+
+/// An event by its handle.
+pub(crate) const fn event_of(handle: u64) -> Event {
+    // SAFETY: as above.
+    unsafe { Event::from_raw(handle) }
+}
 
 /// Host memory of whole pages, so that parts of it can be registered apart.
 pub(crate) struct Pages {

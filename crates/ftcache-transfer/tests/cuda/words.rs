@@ -8,8 +8,8 @@ use ftcache_transfer::{CudaDevice, Device, HostAccess, Stream};
 
 use crate::cuda_world::CudaWorld;
 use crate::support::{
-    PAGE, Pages, code, contents, copy_rows, emulated, line, register, register_as, seeded, tell_host, wait_for_host,
-    world_without,
+    PAGE, Pages, code, contents, copy_rows, emulated, line, register, register_as, seeded, stream_of, tell_host,
+    wait_for_host, world_without,
 };
 
 const WAIT: &str = "cuStreamWaitValue32_v2";
@@ -181,7 +181,7 @@ fn a_word_in_no_registered_memory_is_refused_and_nothing_is_enqueued() {
         assert_eq!([WAIT, WRITE, HOST_FUNCTION].map(|name| emulated(&world).calls(name)), [0; 3]);
         emulated(&world).violations();
         // A stream that is not there.
-        let gone = Stream(stream.0 + (1 << 20));
+        let gone = stream_of(stream.raw() + (1 << 20));
         assert_eq!(code(&wait_for_host(&mut device, gone, host.words.word(0), 0).unwrap_err()), 400);
         assert_eq!(code(&tell_host(&mut device, gone, host.words.word(0), 0).unwrap_err()), 400);
         emulated(&world).violations();

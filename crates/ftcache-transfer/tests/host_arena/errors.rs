@@ -100,6 +100,12 @@ fn errors_of_a_load_name_place_and_sizes() {
         ArenaError::Pin(pin(None)).to_string(),
         ArenaError::Pin(pin(Some(45_000))).to_string(),
         ArenaError::Cancelled { read_bytes: 10, total_bytes: 100 }.to_string(),
+        ArenaError::Leaked {
+            bytes: 1 << 20,
+            reason: DeviceError::Failed { operation: "end of a registration", bytes: 0, reason: "broken".to_owned() },
+            source: Box::new(ArenaError::Cancelled { read_bytes: 10, total_bytes: 100 }),
+        }
+        .to_string(),
         lock(None).to_string(),
         lock(Some(8192)).to_string(),
         RegisterError::Overlap { base: 0x1000, bytes: 20, other_base: 0x1010, other_bytes: 30 }.to_string(),

@@ -1,7 +1,11 @@
 //! What is pinned and locked, and what follows when that is refused.
 
+use std::ops::ControlFlow;
+
 use ftcache_policy::{BankId, LayerId};
-use ftcache_transfer::{ArenaError, ArenaOptions, Direct, HostArena, Pinning, Refusal, Residence, Unpinned};
+use ftcache_transfer::{
+    ArenaError, ArenaOptions, DeviceError, Direct, HostArena, Pinning, Progress, Refusal, Residence, Unpinned,
+};
 
 use super::pinning::PinningDevice;
 use super::sources::Sources;
@@ -229,10 +233,57 @@ fn a_device_that_fails_at_the_end_is_not_asked_again() {
     let sources = paged_layers();
     let mut device = PinningDevice { fail_end: Some(3), ..PinningDevice::default() };
     let mut arena = load(&sources, options(), &mut device).unwrap();
+    let report = arena.report().clone();
     assert!(arena.free(&mut device).is_err());
     device.assert_clear();
+    assert_eq!(arena.report(), &report, "the device has not let go");
     arena.free(&mut device).unwrap();
     assert_eq!(device.ended_count, 8);
+    assert_eq!(arena.report(), &report);
+}
+
+#[test]
+fn memory_that_an_error_leaves_with_the_device_is_told() {
+    let sources = paged_layers();
+    let check =
+        |options: ArenaOptions, mut device: PinningDevice, stop_at: u64, wanted: &dyn Fn(&ArenaError) -> bool| {
+            let reserved = HostArena::reserve(&sources.banks, &sources.paths, options).unwrap();
+            let arena_bytes = reserved.bytes();
+            let tell = |progress: Progress| match progress.read_bytes < stop_at {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            };
+            let error = reserved.load(&mut device, tell).unwrap_err();
+            device.assert_clear();
+            let ArenaError::Leaked { bytes, reason, source } = &error else { panic!("{error}") };
+            assert!(wanted(source), "{error}");
+            assert_eq!(*bytes, arena_bytes);
+            let text = error.to_string();
+            assert!(text.starts_with(&format!("{source}; {bytes} bytes of host memory stay mapped")), "{text}");
+            assert!(text.ends_with(&reason.to_string()) && text.ends_with("broken"), "{text}");
+        };
+    let is_refusal = |error: &ArenaError| matches!(error, ArenaError::Pin(_));
+    for fail_end in 0..3 {
+        let device = || PinningDevice { fail_end: Some(fail_end), ..PinningDevice::default() };
+        check(options(), PinningDevice { refuse_from: Some(3), ..device() }, u64::MAX, &is_refusal);
+        check(options(), device(), sources.bytes(), &|error| matches!(error, ArenaError::Cancelled { .. }));
+        // The first layer's fourth registration is refused, and the three before it are let go.
+        let (refusal, register_bytes) = (Refusal::Serve, 3 * PAGE);
+        let serve = ArenaOptions { refusal, register_bytes, reader_count: 1, ..options() };
+        check(serve, PinningDevice { refuse_from: Some(3), ..device() }, u64::MAX, &is_refusal);
+    }
+}
+
+#[test]
+fn an_error_of_earlier_work_is_no_refusal() {
+    let sources = paged_layers();
+    for refusal in [Refusal::Fail, Refusal::Serve, Refusal::Halve { least_bytes: 1 }] {
+        let late = DeviceError::Failed { operation: "kernel", bytes: 0, reason: "of before".to_owned() };
+        let mut device = PinningDevice { late: Some(late.clone()), ..PinningDevice::default() };
+        let error = load(&sources, ArenaOptions { refusal, ..options() }, &mut device).unwrap_err();
+        assert_eq!(error, ArenaError::Device(late));
+        device.assert_clear();
+    }
 }
 
 #[test]

@@ -29,6 +29,8 @@ pub(crate) struct PinningDevice {
     pub(crate) call_count: usize,
     /// Fails at the end of this registration, counted from zero.
     pub(crate) fail_end: Option<usize>,
+    /// Work of before has failed: said by the next call that can say anything, as drivers do.
+    pub(crate) late: Option<DeviceError>,
 }
 
 impl PinningDevice {
@@ -53,6 +55,9 @@ unsafe impl Device for PinningDevice {
         let call = self.call_count;
         self.call_count += 1;
         assert!(bytes > 0);
+        if let Some(late) = self.late.take() {
+            return Err(late);
+        }
         let address = base.addr();
         let before = self.registered.range(..address + bytes as usize).next_back();
         assert!(before.is_none_or(|(&base, &bytes)| base + bytes as usize <= address), "registered twice");
@@ -146,7 +151,7 @@ unsafe impl Device for PinningDevice {
     }
 
     fn check(&mut self) -> Result<(), DeviceError> {
-        Ok(())
+        self.late.take().map_or(Ok(()), Err)
     }
 
     unsafe fn copy_rows(&mut self, _: Stream, _: &RowCopy) -> Result<(), DeviceError> {

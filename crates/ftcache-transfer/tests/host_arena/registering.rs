@@ -56,6 +56,24 @@ fn a_range_of_which_a_part_is_refused_is_not_registered() {
 }
 
 #[test]
+fn a_part_that_cannot_be_taken_back_is_told_instead_of_the_refusal() {
+    let memory = vec![0_u8; 10_000];
+    for fail_end in [0, 1] {
+        let (refuse_once, fail_end) = (Some(2), Some(fail_end));
+        let mut device = PinningDevice { refuse_once, fail_end, ..PinningDevice::default() };
+        let mut table = Registrations::new();
+        // SAFETY: `memory` outlives every registration in here.
+        let failed = unsafe { table.register(&mut device, memory.as_ptr(), 10_000, HostAccess::ReadWrite, 3000) };
+        let error = failed.unwrap_err();
+        assert!(matches!(error, RegisterError::Device(_)), "{error}");
+        assert!(error.to_string().ends_with(": broken"), "{error}");
+        device.assert_clear();
+        assert_eq!((table.bytes(), table.registration_count()), (0, 0));
+        assert!(!table.is_clear(), "the memory must stay mapped");
+    }
+}
+
+#[test]
 fn a_failure_at_the_end_is_told_and_remembered() {
     let memory = vec![0_u8; 10_000];
     let mut device = PinningDevice { fail_end: Some(1), ..PinningDevice::default() };

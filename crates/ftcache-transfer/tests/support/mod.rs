@@ -14,10 +14,22 @@ use ftcache_policy::{
 use ftcache_residency::{Cache, Plan};
 pub(crate) use ftcache_testkit::generators::row;
 use ftcache_transfer::{
-    ApplyError, Device, DeviceError, DeviceSpan, HostDevice, HostRows, HostSpan, Loader, Memory, RowCopy, Stream,
-    Streams,
+    ApplyError, Device, DeviceError, DeviceSpan, Event, HostDevice, HostRows, HostSpan, Loader, Memory, RowCopy,
+    Stream, Streams,
 };
 pub(crate) use watched_device::Watched;
+
+/// A stream by its handle, whether it is there or not.
+pub(crate) const fn stream_of(handle: u64) -> Stream {
+    // SAFETY: the host device looks every handle up.
+    unsafe { Stream::from_raw(handle) }
+}
+
+/// An event by its handle.
+pub(crate) const fn event_of(handle: u64) -> Event {
+    // SAFETY: as above.
+    unsafe { Event::from_raw(handle) }
+}
 
 /// Enqueues a write of `bytes`, which are never freed or changed.
 pub(crate) fn write(

@@ -16,6 +16,12 @@ pub(crate) use ftcache_testkit::generators::row;
 use ftcache_testkit::reference::Reference;
 pub(crate) use watched_device::Watched;
 
+/// A stream by its handle, whether it is there or not.
+pub(crate) const fn stream_of(handle: u64) -> Stream {
+    // SAFETY: the host device and the emulated driver look every handle up.
+    unsafe { Stream::from_raw(handle) }
+}
+
 /// One layer's rows of one bank, `stride` bytes apart. What lies between them is never to reach the device.
 pub(crate) fn host_rows(layer: u32, bank: u32, expert_count: u32, row_bytes: u64, stride: u64) -> Arc<[u8]> {
     let mut bytes = vec![0xEE; (u64::from(expert_count - 1) * stride + row_bytes) as usize];

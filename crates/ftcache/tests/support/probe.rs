@@ -64,7 +64,7 @@ impl Notes {
     }
 
     fn name_of(&self, event: Event) -> &'static str {
-        self.events.iter().rev().find(|made| made.0 == event.0).expect("an event of this device").1
+        self.events.iter().rev().find(|made| made.0 == event.raw()).expect("an event of this device").1
     }
 
     /// The name of the next event that is made.
@@ -231,7 +231,7 @@ unsafe impl Device for Probe {
         let mut notes = self.get_mut();
         let event = notes.inner.create_event()?;
         let name = notes.next_name();
-        notes.events.push((event.0, name));
+        notes.events.push((event.raw(), name));
         notes.live_events += 1;
         Ok(event)
     }

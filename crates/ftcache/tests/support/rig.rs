@@ -40,6 +40,12 @@ pub(crate) fn tagged_model(expert_count: u32, top_k: u32, layers: &[Layout]) -> 
     Model::new(expert_count, top_k, Quantisation::PerLayer, layers).unwrap()
 }
 
+/// A stream by its handle, whether it is there or not.
+pub(crate) const fn stream_of(handle: u64) -> Stream {
+    // SAFETY: the host device and the emulated driver look every handle up.
+    unsafe { Stream::from_raw(handle) }
+}
+
 pub(crate) fn layer(number: u32) -> LayerId {
     LayerId::new(number)
 }
