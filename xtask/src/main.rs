@@ -13,7 +13,7 @@ const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
   demo              builds libftcache.a, compiles the mini engine against it and runs it
-  test              runs the tests: Rust, the header, the model fixtures, CTest
+  test              runs the tests: Rust, the header, the model fixtures, those of CUDA on a GPU if there is one, CTest
   header [--check]  writes include/ftcache.h, or says whether it is fresh
   models [--check]  writes testdata/gguf with PyPI's gguf package, or says whether it is fresh
 ";

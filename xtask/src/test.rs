@@ -12,7 +12,8 @@ pub(crate) fn test() -> Outcome {
     ctest()
 }
 
-/// The tests of the CUDA device ran on the emulated driver; where there is a GPU, they run there too.
+/// The tests of the CUDA device and of what is measured on it ran on the emulated driver; where there is a GPU, they run
+/// there too.
 fn gpu() -> Outcome {
     let Some(name) = gpu_name() else {
         println!("no GPU here: the tests of the CUDA device ran on the emulated driver alone");
@@ -20,7 +21,7 @@ fn gpu() -> Outcome {
     };
     println!("the tests of the CUDA device once more, on {name}");
     run(cargo()
-        .args(["test", "--quiet", "--package", "ftcache-transfer", "--test", "cuda"])
+        .args(["test", "--quiet", "--package", "ftcache-transfer", "--test", "cuda", "--test", "link"])
         .env("FTCACHE_TEST_GPU", "1"))
 }
 

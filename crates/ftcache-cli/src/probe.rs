@@ -311,7 +311,9 @@ impl Measured {
         });
         let faster = (!faster.is_empty()).then(|| {
             let tags = faster.join(", ");
-            format!("the link's rate of {tags} came out higher beside reads than alone, which no link is: measure again")
+            format!(
+                "the link's rate of {tags} came out higher beside reads than alone, which no link is: measure again"
+            )
         });
         let notes: Vec<String> = by_reads.into_iter().chain(faster).collect();
         Ok((Rates::new(&self.name, points)?, (!notes.is_empty()).then(|| notes.join("; "))))

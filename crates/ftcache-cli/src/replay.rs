@@ -339,7 +339,11 @@ fn host_bytes(row_bytes: u64, slot_bytes: u64, on_host: bool) -> (&'static str, 
 fn spilled(arenas: &ArenaReport) -> Option<String> {
     let arena = |rate: &ArenaRate| {
         let (bytes, reference) = (grouped(rate.bytes), arenas.reference(rate) / 1e9);
-        format!("bank {}, {bytes} bytes at {:.1} GB/s instead of {reference:.1}", rate.bank, rate.bytes_per_second / 1e9)
+        format!(
+            "bank {}, {bytes} bytes at {:.1} GB/s instead of {reference:.1}",
+            rate.bank,
+            rate.bytes_per_second / 1e9
+        )
     };
     let spilled: Vec<String> = arenas.spilled().map(arena).collect();
     (!spilled.is_empty()).then(|| format!("not in the device's memory: {}", spilled.join("; ")))

@@ -26,11 +26,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let Some(path) = words.first() else {
         return Err("usage: arena_load FILE [readers] [direct|buffered] [rounds]".into());
     };
-    let has = |word: &str| words.iter().any(|given| given == word);
-    let mut numbers = words[1..].iter().filter_map(|word| word.parse::<usize>().ok());
-    let reader_count = numbers.next().unwrap_or(ArenaOptions::default().reader_count);
-    let round_count = numbers.next().unwrap_or(7);
+    let has = |word: &str| words[1..].iter().any(|given| given == word);
+    let mut numbers = Vec::new();
+    for word in words[1..].iter().filter(|word| !["direct", "buffered"].contains(&word.as_str())) {
+        let number = word.parse::<usize>().ok().filter(|&number| number > 0 && numbers.len() < 2);
+        numbers
+            .push(number.ok_or_else(|| format!("{word:?} is none of: readers or rounds from 1 on, direct, buffered"))?);
+    }
+    let reader_count = numbers.first().copied().unwrap_or(ArenaOptions::default().reader_count);
+    let round_count = numbers.get(1).copied().unwrap_or(7);
     let bytes = std::fs::metadata(path)?.len();
+    if bytes == 0 {
+        return Err(format!("{path}: is empty").into());
+    }
     println!("{path}: {bytes} bytes, {reader_count} readers; medians of {round_count} rounds, GB/s and ratio to dd");
     println!("{:>9} {:>8} {:>8} {:>15} {:>15}", "", "touch", "dd", "arena", "huge pages");
     for (word, direct) in [("direct", Direct::Require), ("buffered", Direct::Never)] {

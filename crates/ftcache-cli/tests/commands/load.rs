@@ -2,39 +2,35 @@
 //! byte of every expert is right is looked at where `load` is written; here it is what people read. How long it took is
 //! masked.
 
-use ftcache_cuda_emu::client::Emulator;
 use serde_json::{Value, json};
 
 use super::*;
 
 const SPLIT: [&str; 3] = ["split-00001-of-00003.gguf", "split-00002-of-00003.gguf", "split-00003-of-00003.gguf"];
 
-/// A folder of models and of what is on the library path.
-struct World(PathBuf);
+/// A folder of models, and what is on the library path.
+struct World {
+    folder: PathBuf,
+    drivers: Drivers,
+}
 
 impl World {
-    fn new(put_driver: impl Fn(&Path)) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let unique = format!("load-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let world = Self(Path::new(env!("CARGO_TARGET_TMPDIR")).join(unique));
-        std::fs::create_dir_all(world.0.join("drivers")).unwrap();
-        // Both names are tried.
-        ["libcuda.so.1", "libcuda.so"].iter().for_each(|name| put_driver(&world.0.join("drivers").join(name)));
+    fn new(drivers: Drivers) -> Self {
+        let world = Self { folder: folder("load"), drivers };
         SPLIT.iter().for_each(|name| world.put(name));
         world
     }
 
     fn with_driver() -> Self {
-        Self::new(|path| std::os::unix::fs::symlink(Emulator::library_path(), path).unwrap())
+        Self::new(Drivers::emulated())
     }
 
-    /// Files that are no library, so that a driver of the machine's is not found behind them.
     fn without_driver() -> Self {
-        Self::new(|path| std::fs::write(path, "no library").unwrap())
+        Self::new(Drivers::none())
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.folder.join(name)
     }
 
     /// Puts a model of `testdata` there.
@@ -51,11 +47,8 @@ impl World {
 
     /// What a program printed, run in the folder of models; and whether it succeeded.
     fn run(&self, program: &[&str], environment: &[(&str, &str)]) -> (String, bool) {
-        let mut command = Command::new(program[0]);
-        command.args(&program[1..]).current_dir(&self.0).env("LD_LIBRARY_PATH", self.path("drivers"));
-        let output = command.envs(environment.iter().copied()).output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
-        (text, output.status.success())
+        let mut command = self.drivers.command(program[0]);
+        printed(command.args(&program[1..]).current_dir(&self.folder).envs(environment.iter().copied()))
     }
 
     fn load(&self, arguments: &str) -> String {
@@ -79,7 +72,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).unwrap();
+        std::fs::remove_dir_all(&self.folder).unwrap();
     }
 }
 
@@ -276,13 +269,14 @@ fn what_cannot_be_loaded_is_refused() {
     world.cut("fused_biases.gguf", bytes("fused_biases.gguf") - 1);
     world.cut("separate.gguf", 300);
     std::fs::remove_file(world.path(SPLIT[1])).unwrap();
+    std::fs::create_dir(world.path("folder")).unwrap();
     let lines = [
         "split-00003-of-00003.gguf",
         "fused_biases.gguf",
         "separate.gguf",
         "dense.gguf",
         "none.gguf",
-        "drivers",
+        "folder",
         "dense.gguf --pin much",
         "dense.gguf --pin 1XB",
         "dense.gguf --pin 20000000TiB",
@@ -302,8 +296,8 @@ fn what_cannot_be_loaded_is_refused() {
         ftcache: dense.gguf: has no mixture-of-experts layer (it has no key llama.expert_count)
     none.gguf
         ftcache: none.gguf: No such file or directory (os error 2)
-    drivers
-        ftcache: drivers: Is a directory (os error 21)
+    folder
+        ftcache: folder: Is a directory (os error 21)
     dense.gguf --pin much
         error: invalid value 'much' for '--pin <BYTES|all|none>': "much" is not a byte count such as 12GiB, 12GB or 9059696640
     dense.gguf --pin 1XB

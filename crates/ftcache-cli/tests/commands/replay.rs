@@ -1,6 +1,5 @@
 //! `replay`: every slot checked.
 
-use super::probe::Drivers;
 use super::*;
 
 #[test]
@@ -58,9 +57,14 @@ fn a_replay_over_a_cuda_device_moves_the_same_bytes() {
     assert!(success, "{text}");
     let mut cuda = json(&text);
     assert_eq!((&host["device"], &cuda["device"]), (&"host memory".into(), &"ftcache emulated device 0".into()));
+    // A bank of rows and one of what lies beside them, 20 slots each.
+    let arena = |bank: usize| [&cuda["arenas"][bank]["bank"], &cuda["arenas"][bank]["bytes"]].map(|cell| cell.as_u64());
+    assert_eq!([arena(0), arena(1)], [[Some(0), Some(20 * 4096)], [Some(1), Some(20 * 16)]]);
+    assert!(cuda["arenas"][0]["spilled"].is_boolean() && host["arenas"].is_null());
     for replay in [&mut host, &mut cuda] {
         replay["device"].take();
         replay["load_seconds"].take();
+        replay["arenas"].take();
     }
     assert_eq!(host, cuda);
     let (text, success) = Drivers::none().run(&[&arguments[..], &["--device", "0"]].concat(), &[]);

@@ -18,7 +18,7 @@ use ftcache_policy::SMALL_ROW_BYTES;
 
 use super::driver::CudaDriver;
 use super::pinned::PinnedBytes;
-use super::{CudaDevice, EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING, handle_of};
+use super::{CudaDevice, EVENT_DISABLE_TIMING, INVALID_VALUE, STREAM_NON_BLOCKING, handle_of};
 use crate::{CopyError, DeviceError, RowCopy, Source, Stream};
 
 /// Which form of the call the driver has.
@@ -105,8 +105,7 @@ impl fmt::Display for BatchRefusal {
     }
 }
 
-/// The batch itself is refused: its form, its entries, or the call as such.
-const INVALID_VALUE: i32 = 1;
+/// With [`INVALID_VALUE`], what is said of the batch itself: its form, its entries, or the call as such.
 const NOT_SUPPORTED: i32 = 801;
 
 /// How copies go.

@@ -32,6 +32,7 @@ pub use self::driver::{CudaDriver, DriverError};
 use self::host_ranges::HostRanges;
 use crate::{Device, DeviceError, Event, Memory, Stream};
 
+const INVALID_VALUE: i32 = 1;
 const STREAM_NON_BLOCKING: u32 = 1;
 const EVENT_DISABLE_TIMING: u32 = 2;
 
@@ -112,14 +113,17 @@ unsafe impl Send for CudaDevice {}
 /// of ours has to do with them, and each would end them.
 struct Entered<'a> {
     calls: &'a Calls,
-    /// The thread's capture mode before.
-    mode: c_int,
+    /// The thread's capture mode before, once it is another.
+    mode: Option<c_int>,
 }
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        // SAFETY: the driver reads and writes one number.
-        unsafe { (self.calls.capture_mode)(&raw mut self.mode) };
+        if let Some(mode) = &mut self.mode {
+            // SAFETY: the driver reads and writes one number.
+            let code = unsafe { (self.calls.capture_mode)(mode) };
+            debug_assert_eq!(code, 0, "a mode that a thread had is taken back");
+        }
         let mut ours = std::ptr::null_mut();
         // SAFETY: the context was pushed when this was made, and whatever was pushed since has been popped.
         let code = unsafe { (self.calls.context_pop)(&raw mut ours) };
@@ -131,19 +135,22 @@ fn enter<'a>(driver: &'a CudaDriver, context: CUcontext) -> Result<Entered<'a>, 
     // SAFETY: the context is alive: the engine's own, by `CudaContext::Current`, or retained.
     let code = unsafe { (driver.calls.context_push)(context) };
     done(driver, "context push", 0, code)?;
-    Ok(Entered::new(&driver.calls))
+    let mut entered = Entered { calls: &driver.calls, mode: None };
+    done(driver, "capture mode", 0, entered.relax())?;
+    Ok(entered)
 }
 
 /// What the driver's manual calls `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const CAPTURE_RELAXED: c_int = 2;
 
-impl<'a> Entered<'a> {
-    /// A context that was just pushed.
-    fn new(calls: &'a Calls) -> Self {
+impl Entered<'_> {
+    /// Lets the thread make any call. Returns the driver's code.
+    fn relax(&mut self) -> c_int {
         let mut mode = CAPTURE_RELAXED;
         // SAFETY: the driver reads and writes one number.
-        unsafe { (calls.capture_mode)(&raw mut mode) };
-        Self { calls, mode }
+        let code = unsafe { (self.calls.capture_mode)(&raw mut mode) };
+        self.mode = (code == 0).then_some(mode);
+        code
     }
 }
 
@@ -225,7 +232,8 @@ impl CudaDevice {
         let calls = &driver.calls;
         // SAFETY: the context is alive, as in `enter`.
         driver.set_up("cuCtxPushCurrent_v2", unsafe { (calls.context_push)(self.context) })?;
-        let _entered = Entered::new(calls);
+        let mut entered = Entered { calls, mode: None };
+        driver.set_up("cuThreadExchangeStreamCaptureMode", entered.relax())?;
         // SAFETY: a context is current; the driver writes one handle.
         let code = unsafe { (calls.stream_create)(&raw mut self.own, STREAM_NON_BLOCKING) };
         driver.set_up("cuStreamCreate", code)?;
@@ -252,12 +260,15 @@ impl CudaDevice {
         );
         // Devices that take words of 64 bits take those of 32 without being asked to.
         // A driver that is older than an attribute refuses it, and has not what it tells.
-        let has = |name| attribute(name).is_ok_and(|value| value != 0);
-        let memory_operations = has(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS);
+        let has = |name| match attribute(name) {
+            Err(DriverError::Refused { code: INVALID_VALUE, .. }) => Ok(false),
+            value => value.map(|value| value != 0),
+        };
+        let memory_operations = has(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)?;
         self.facts.waits_for_words =
             memory_operations && calls.stream_wait_value.is_some() && calls.stream_write_value.is_some();
         let read_only = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED;
-        self.facts.registers_read_only = has(read_only);
+        self.facts.registers_read_only = has(read_only)?;
         Ok(())
     }
 

@@ -58,7 +58,7 @@ pub(crate) const REQUIRED: [&str; 44] = [
     "cuEventDestroy_v2",
     "cuEventRecord",
     "cuEventQuery",
-    "cuLaunchHostFunc",
+    "cuThreadExchangeStreamCaptureMode",
     // Not called before all others are known to be there, but looked up first.
     "cuDriverGetVersion",
 ];

@@ -107,7 +107,7 @@ fn check_tells_what_failed_once_the_device_has_come_to_it_and_waits_for_nothing(
         }
     };
     assert_eq!(emulated(&world).blocking_calls(), before);
-    assert_snapshot!(told, @"earlier operation of 0 bytes: CUDA_ERROR_LAUNCH_FAILED (719): unspecified launch failure");
+    assert_snapshot!(told, @"earlier operation: CUDA_ERROR_LAUNCH_FAILED (719): unspecified launch failure");
     drop(it.device);
     world.check_gone();
 }
@@ -196,11 +196,11 @@ fn what_could_not_be_told_at_once_is_told_by_the_next_call() {
             it.device.free(it.memory);
             Ok(())
         }),
-        ("cuStreamDestroy_v2", "stream of 0 bytes", |it| {
+        ("cuStreamDestroy_v2", "stream", |it| {
             it.device.destroy_stream(it.stream);
             Ok(())
         }),
-        ("cuEventDestroy_v2", "event of 0 bytes", |it| {
+        ("cuEventDestroy_v2", "event", |it| {
             it.device.destroy_event(it.event);
             Ok(())
         }),
@@ -297,12 +297,12 @@ fn errors_keep_the_operation_its_bytes_and_the_code() {
     allocation of 55 bytes: CUDA_ERROR_UNKNOWN (999): unknown error
     word of 4 bytes: CUDA_ERROR_UNKNOWN (999): unknown error
     word of 4 bytes: CUDA_ERROR_UNKNOWN (999): unknown error
-    context push of 0 bytes: CUDA_ERROR_INVALID_CONTEXT (201): invalid device context
-    stream of 0 bytes: CUDA_ERROR_UNKNOWN (999): unknown error
-    event of 0 bytes: CUDA_ERROR_UNKNOWN (999): unknown error
-    record of 0 bytes: CUDA_ERROR_UNKNOWN (999): unknown error
-    wait of 0 bytes: CUDA_ERROR_UNKNOWN (999): unknown error
-    event of 0 bytes: CUDA_ERROR_UNKNOWN (999): unknown error
+    context push: CUDA_ERROR_INVALID_CONTEXT (201): invalid device context
+    stream: CUDA_ERROR_UNKNOWN (999): unknown error
+    event: CUDA_ERROR_UNKNOWN (999): unknown error
+    record: CUDA_ERROR_UNKNOWN (999): unknown error
+    wait: CUDA_ERROR_UNKNOWN (999): unknown error
+    event: CUDA_ERROR_UNKNOWN (999): unknown error
     ");
     it.device.synchronize_all().unwrap();
     drop(it.device);

@@ -21,8 +21,11 @@ fn streams_and_events_of_the_engines_are_used_as_they_are() {
         let host = Pages::noise(seed, PAGE);
         register(&mut device, &host).unwrap();
         let memory = device.allocate(PAGE as u64, 1).unwrap();
-        // The default streams of the process and of the thread have handles too.
-        for stream in [engine.stream(true), engine.stream(false), 0, 1, 2] {
+        // That of each thread is another one on every thread, so that its handle says nothing of an order.
+        let per_thread = device.check_stream(stream_of(2)).unwrap_err().to_string();
+        assert_eq!(per_thread, "stream: the default stream of each thread is another one on every thread");
+        // The default stream of the process has two handles.
+        for stream in [engine.stream(true), engine.stream(false), 0, 1] {
             let (stream, compute) = (stream_of(stream), engine.stream(false));
             let (release, ready) = (engine.event(), device.create_event().unwrap());
             device.check_stream(stream).unwrap();

@@ -1,4 +1,4 @@
-//! Words that streams wait for and raise, by themselves and on the driver's own thread.
+//! Words that streams wait for and raise by themselves.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,7 +14,6 @@ use crate::support::{
 
 const WAIT: &str = "cuStreamWaitValue32_v2";
 const WRITE: &str = "cuStreamWriteValue32_v2";
-const HOST_FUNCTION: &str = "cuLaunchHostFunc";
 
 /// Rows in one registration, words in another.
 struct Host {
@@ -79,26 +78,30 @@ fn rows_that_another_thread_fills_are_copied_when_it_says_so() {
             rows_are_bounced(&world, first);
         }
         if let Some(emulated) = &world.emulated {
-            assert_eq!([WAIT, WRITE, HOST_FUNCTION].map(|name| emulated.calls(name)), [12, 12, 0]);
+            assert_eq!([WAIT, WRITE].map(|name| emulated.calls(name)), [12, 12]);
         }
     }
 }
 
 #[test]
-fn devices_that_do_not_wait_for_words_have_the_driver_do_it() {
+fn a_device_whose_streams_do_not_wait_for_words_says_so_and_does_nothing() {
     // CAN_USE_64_BIT_STREAM_MEM_OPS.
     let without = CudaWorld::emulated(Config { attributes: vec![(122, 0)], ..seeded(1) });
-    let worlds = [
-        (without, [0, 0, 8]),
-        (world_without(&[WAIT], seeded(2)), [0, 0, 8]),
-        (world_without(&[WRITE], seeded(3)), [0, 0, 8]),
-        (world_without(&[WAIT, WRITE], seeded(4)), [0, 0, 8]),
-    ];
-    for (world, calls) in worlds {
-        rows_are_bounced(&world, 1);
-        assert!(!world.device().facts().waits_for_words);
-        assert_eq!([WAIT, WRITE, HOST_FUNCTION].map(|name| emulated(&world).calls(name)), calls);
-        rows_are_bounced(&world, u32::MAX - 1);
+    for world in [without, world_without(&[WAIT], seeded(2)), world_without(&[WRITE], seeded(3))] {
+        let mut device = world.device();
+        let host = prepare(&mut device);
+        let stream = device.create_stream().unwrap();
+        assert!(!device.waits_for_host() && !device.facts().waits_for_words);
+        for refused in [
+            wait_for_host(&mut device, stream, host.words.word(0), 0),
+            tell_host(&mut device, stream, host.words.word(0), 1),
+        ] {
+            let text = refused.unwrap_err().to_string();
+            assert_eq!(text, "word of 4 bytes: this device's streams do not wait for words of the host's");
+        }
+        assert_eq!(emulated(&world).counts().queued, 0);
+        drop(device);
+        world.check_gone();
     }
 }
 
@@ -133,86 +136,58 @@ fn a_stream_stands_still_until_the_word_is_raised_and_goes_on_at_any_later_value
 
 #[test]
 fn a_word_is_raised_after_what_was_enqueued_before() {
-    for hidden in [&[][..], &[WRITE]] {
-        for seed in 0..20 {
-            let world = world_without(hidden, seeded(seed));
-            let mut device = world.device();
-            let host = prepare(&mut device);
-            let memory = device.allocate(PAGE as u64, 1).unwrap();
-            let stream = device.create_stream().unwrap();
-            copy_rows(&mut device, stream, &line(&host.rows, memory, 0)).unwrap();
-            device.clear_rows(stream, &crate::support::span(memory, 0, 8), 8, 1).unwrap();
-            tell_host(&mut device, stream, host.words.word(0), 3).unwrap();
-            let seen = AtomicBool::new(false);
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    while host.words.word(0).load(Ordering::Acquire) != 3 {
-                        std::thread::yield_now();
-                    }
-                    seen.store(emulated(&world).peek(memory.0, 8) == [0; 8], Ordering::Release);
-                });
-                device.synchronize(stream).unwrap();
-            });
-            assert!(seen.into_inner(), "seed {seed}");
-            drop(device);
-            world.check_gone();
-        }
-    }
-}
-
-#[test]
-fn a_word_in_no_registered_memory_is_refused_and_nothing_is_enqueued() {
-    for hidden in [&[][..], &[WAIT, WRITE]] {
-        let world = world_without(hidden, seeded(6));
+    for seed in 0..20 {
+        let world = CudaWorld::emulated(seeded(seed));
         let mut device = world.device();
         let host = prepare(&mut device);
-        let loose = Pages::new(PAGE);
+        let memory = device.allocate(PAGE as u64, 1).unwrap();
         let stream = device.create_stream().unwrap();
-        let refused = [
-            wait_for_host(&mut device, stream, loose.word(0), 0).unwrap_err(),
-            tell_host(&mut device, stream, loose.word(0), 1).unwrap_err(),
-        ];
-        for refused in refused {
-            let text = refused.to_string();
-            assert_eq!(code(&refused), 1, "{text}");
-            assert_eq!(text, "word of 4 bytes: CUDA_ERROR_INVALID_VALUE (1): invalid argument");
-        }
-        assert_eq!(emulated(&world).counts().queued, 0);
-        assert_eq!([WAIT, WRITE, HOST_FUNCTION].map(|name| emulated(&world).calls(name)), [0; 3]);
-        emulated(&world).violations();
-        // A stream that is not there.
-        let gone = stream_of(stream.raw() + (1 << 20));
-        assert_eq!(code(&wait_for_host(&mut device, gone, host.words.word(0), 0).unwrap_err()), 400);
-        assert_eq!(code(&tell_host(&mut device, gone, host.words.word(0), 0).unwrap_err()), 400);
-        emulated(&world).violations();
-        device.unregister(host.words.as_ptr()).unwrap();
-        assert!(wait_for_host(&mut device, stream, host.words.word(0), 0).is_err());
-        emulated(&world).violations();
+        copy_rows(&mut device, stream, &line(&host.rows, memory, 0)).unwrap();
+        device.clear_rows(stream, &crate::support::span(memory, 0, 8), 8, 1).unwrap();
+        tell_host(&mut device, stream, host.words.word(0), 3).unwrap();
+        let seen = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while host.words.word(0).load(Ordering::Acquire) != 3 {
+                    std::thread::yield_now();
+                }
+                seen.store(emulated(&world).peek(memory.0, 8) == [0; 8], Ordering::Release);
+            });
+            device.synchronize(stream).unwrap();
+        });
+        assert!(seen.into_inner(), "seed {seed}");
         drop(device);
         world.check_gone();
     }
 }
 
 #[test]
-fn a_refused_host_function_is_told_and_the_next_one_goes() {
-    let world = world_without(&[WAIT, WRITE], seeded(7));
+fn a_word_in_no_registered_memory_is_refused_and_nothing_is_enqueued() {
+    let world = CudaWorld::emulated(seeded(6));
     let mut device = world.device();
     let host = prepare(&mut device);
+    let loose = Pages::new(PAGE);
     let stream = device.create_stream().unwrap();
-    for call in 0..2 {
-        emulated(&world).fail_call(HOST_FUNCTION, 0, 801);
-        let refused = match call {
-            0 => wait_for_host(&mut device, stream, host.words.word(0), 0),
-            _ => tell_host(&mut device, stream, host.words.word(4), 9),
-        };
-        let text = refused.unwrap_err().to_string();
-        assert_eq!(text, "host function of 4 bytes: CUDA_ERROR_NOT_SUPPORTED (801): operation not supported");
+    let refused = [
+        wait_for_host(&mut device, stream, loose.word(0), 0).unwrap_err(),
+        tell_host(&mut device, stream, loose.word(0), 1).unwrap_err(),
+    ];
+    for refused in refused {
+        let text = refused.to_string();
+        assert_eq!(code(&refused), 1, "{text}");
+        assert_eq!(text, "word of 4 bytes: CUDA_ERROR_INVALID_VALUE (1): invalid argument");
     }
-    device.synchronize(stream).unwrap();
-    assert_eq!(host.words.word(4).load(Ordering::Acquire), 0);
-    tell_host(&mut device, stream, host.words.word(4), 9).unwrap();
-    device.synchronize(stream).unwrap();
-    assert_eq!(host.words.word(4).load(Ordering::Acquire), 9);
+    assert_eq!(emulated(&world).counts().queued, 0);
+    assert_eq!([WAIT, WRITE].map(|name| emulated(&world).calls(name)), [0; 2]);
+    emulated(&world).violations();
+    // A stream that is not there.
+    let gone = stream_of(stream.raw() + (1 << 20));
+    assert_eq!(code(&wait_for_host(&mut device, gone, host.words.word(0), 0).unwrap_err()), 400);
+    assert_eq!(code(&tell_host(&mut device, gone, host.words.word(0), 0).unwrap_err()), 400);
+    emulated(&world).violations();
+    device.unregister(host.words.as_ptr()).unwrap();
+    assert!(wait_for_host(&mut device, stream, host.words.word(0), 0).is_err());
+    emulated(&world).violations();
     drop(device);
     world.check_gone();
 }
