@@ -5,10 +5,10 @@ mod support;
 
 use ftcache::policy::{Fetch, FetchRule};
 use ftcache::{
-    Budget, Constraints, EnsureError, Error, ExpertId, FetchOrder, HostDevice, LayerId, Misses, Phase, PinError,
-    PoolId, SlotId, Step,
+    Budget, Constraints, Device, DeviceSpan, EnsureError, Error, ExpertId, FetchOrder, HostDevice, LayerId, Misses,
+    Phase, PinError, PoolId, RowCopy, SlotId, Step, Streams,
 };
-use support::{World, model};
+use support::{World, model, row};
 
 /// One layer of eight experts, top-2, with a bank of weights and one of scales.
 fn world(slots: u64) -> World {
@@ -52,6 +52,30 @@ fn a_step_asked_for_again_under_its_token_enqueues_nothing() {
     let reused = EnsureError::TokenReused { layer: LayerId::new(0), token: 7 };
     assert_eq!(world.cache.load(step, &ids(&[5, 4])).unwrap_err(), Error::Ensure(reused));
     assert_eq!(world.summary(), summary);
+}
+
+#[test]
+fn a_repeated_step_comes_behind_its_rows_over_whatever_stream_it_is_asked_for() {
+    for seed in 0..40 {
+        let constraints = Constraints::new(Budget::Slots(4));
+        let mut world = World::new(model(8, 2, &[vec![48, 3]]), constraints, HostDevice::deferred(seed), 0);
+        let [one, copy, other] = [(); 3].map(|()| world.cache.create_stream().unwrap());
+        let step = Step { token: Some(7), ..STEP };
+        world.cache.load_on(Streams { compute: one, copy }, step, &ids(&[5, 3])).unwrap();
+        let slot = world.cache.load_on(Streams::one(other), step, &ids(&[5, 3])).unwrap()[0];
+        assert!(world.cache.plan().is_repeat());
+        // A kernel on the other stream looks at the slot.
+        let arena = world.device.get().memories[0];
+        let scratch = world.device.allocate(48, 1).unwrap();
+        let span = |memory, offset| DeviceSpan { memory, offset, stride: 48 };
+        let (source, target) = (span(arena, u64::from(slot.get()) * 48).into(), span(scratch, 0));
+        // SAFETY: nothing of the copy is on the host.
+        unsafe { world.device.copy_rows(other, &RowCopy { source, target, row_bytes: 48, row_count: 1 }) }.unwrap();
+        world.device.synchronize(other).unwrap();
+        let mut seen = [0; 48];
+        world.device.read(scratch, 0, &mut seen).unwrap();
+        assert_eq!(seen[..], row(0, 5, 0, 48), "seed {seed}");
+    }
 }
 
 #[test]

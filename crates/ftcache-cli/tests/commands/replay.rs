@@ -57,10 +57,13 @@ fn a_replay_over_a_cuda_device_moves_the_same_bytes() {
     assert!(success, "{text}");
     let mut cuda = json(&text);
     assert_eq!((&host["device"], &cuda["device"]), (&"host memory".into(), &"ftcache emulated device 0".into()));
-    // A bank of rows and one of what lies beside them, 20 slots each.
-    let arena = |bank: usize| [&cuda["arenas"][bank]["bank"], &cuda["arenas"][bank]["bytes"]].map(|cell| cell.as_u64());
-    assert_eq!([arena(0), arena(1)], [[Some(0), Some(20 * 4096)], [Some(1), Some(20 * 16)]]);
-    assert!(cuda["arenas"][0]["spilled"].is_boolean() && host["arenas"].is_null());
+    // A bank of rows and one of what lies beside them, 20 slots each and the rest of a multiple.
+    for (bank, bytes) in [(0, 20 * 4096), (1, 20 * 16)] {
+        let arena = &cuda["arenas"][bank];
+        assert_eq!(arena["bank"], bank);
+        assert!(arena["bytes"].as_u64().unwrap() >= bytes && arena["spilled"].is_boolean(), "{arena}");
+    }
+    assert!(cuda["arenas"].as_array().unwrap().len() == 2 && host["arenas"].is_null());
     for replay in [&mut host, &mut cuda] {
         replay["device"].take();
         replay["load_seconds"].take();

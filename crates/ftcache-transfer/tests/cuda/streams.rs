@@ -1,6 +1,7 @@
 //! Streams and events: the caller's own handles, what is refused, and what is taken back.
 
-use ftcache_transfer::{Device, DeviceError, Stream};
+use ftcache_policy::{Budget, Constraints, Geometry, LayoutKey, Model, Quantisation, Staging};
+use ftcache_transfer::{Device, DeviceError, Loader, Stream, Streams};
 use insta::assert_snapshot;
 
 use crate::cuda_world::CudaWorld;
@@ -99,6 +100,64 @@ fn streams_that_are_captured_are_refused_by_name_and_the_capture_lives() {
         }
     }
     assert_snapshot!(DeviceError::Capturing { stream: 48 }, @"stream 0x30 is being captured");
+}
+
+#[test]
+fn no_call_joins_a_capture_by_way_of_another_stream() {
+    let world = CudaWorld::emulated(seeded(5));
+    let engine = Engine::new(&world);
+    let raw = engine.raw;
+    let layers = vec![LayoutKey::tagged("t", [64]); 1];
+    let model = Model::new(4, 1, Quantisation::PerLayer, layers).unwrap();
+    let geometry = Geometry::new(model, Constraints::new(Budget::Slots(4))).unwrap();
+    let mut loader = Loader::new(geometry.clone(), current_device(&world)).unwrap();
+    loader.set_staging(Staging::dedicated(&geometry, 2)).unwrap();
+    let (one, other) = (engine.stream(false), engine.stream(false));
+    let captured = DeviceError::Capturing { stream: one };
+    loader.take_over(stream_of(one)).unwrap();
+    // The engine captures the stream of the last step, and goes on with a step on another.
+    let mut graph = 0;
+    ok((raw.cuStreamBeginCapture_v2)(one, 0));
+    assert_eq!(loader.take_over(stream_of(other)), Err(captured.clone()));
+    loader.device().check_stream(stream_of(other)).expect("it has not joined");
+    ok((raw.cuStreamEndCapture)(one, &mut graph));
+    ok((raw.cuGraphDestroy)(graph));
+    loader.take_over(stream_of(other)).unwrap();
+    // A chunk's streams may be captured after it has begun.
+    loader.begin_chunk(Streams { compute: stream_of(one), copy: stream_of(other) }).unwrap();
+    ok((raw.cuStreamBeginCapture_v2)(one, 0));
+    assert_eq!(loader.check_chunk(), Err(captured));
+    ok((raw.cuStreamEndCapture)(one, &mut graph));
+    ok((raw.cuGraphDestroy)(graph));
+    loader.check_chunk().unwrap();
+    loader.end_chunk().unwrap();
+    emulated(&world).check();
+}
+
+#[test]
+fn a_capture_of_somebody_elses_outlives_every_call() {
+    let world = CudaWorld::emulated(seeded(6));
+    let engine = Engine::new(&world);
+    let raw = engine.raw;
+    let mut device = current_device(&world);
+    let (captured, event) = (engine.stream(false), device.create_event().unwrap());
+    let host = Pages::noise(1, PAGE);
+    register(&mut device, &host).unwrap();
+    // GLOBAL: calls that are not safe in a capture end it, whoever makes them.
+    ok((raw.cuStreamBeginCapture_v2)(captured, 0));
+    let ours = device.create_stream().unwrap();
+    let memory = device.allocate(PAGE as u64, 1).unwrap();
+    copy_rows(&mut device, ours, &line(&host, memory, 0)).unwrap();
+    device.record(event, ours).unwrap();
+    device.has_passed(event).unwrap();
+    device.check().unwrap();
+    assert_eq!(device.can_read(host.as_ptr(), PAGE as u64), Ok(true));
+    device.synchronize(ours).unwrap();
+    assert_eq!(contents(&mut device, memory, PAGE), host[..]);
+    let mut graph = 0;
+    ok((raw.cuStreamEndCapture)(captured, &mut graph));
+    ok((raw.cuGraphDestroy)(graph));
+    emulated(&world).check();
 }
 
 #[test]
