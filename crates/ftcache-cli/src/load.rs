@@ -1,7 +1,7 @@
 //! `ftcache load MODEL`: a model's experts read into a host arena and pinned, as an engine does it, and how that went.
 //!
-//! [`bank_sources`] is all that lies between a GGUF model and an arena, for engines to copy. Nothing is kept: the arena is
-//! given back when it has been reported.
+//! [`bank_sources`] is all that lies between a GGUF model and an arena, for engines to copy. Nothing is kept: the arena
+//! is given back once it has been reported.
 
 use std::fmt::Write;
 use std::ops::ControlFlow;
@@ -25,8 +25,8 @@ use crate::table::binary;
 pub(crate) struct Arguments {
     /// A .gguf file; of a split model, any of its files
     model: PathBuf,
-    /// Layers to pin for the first CUDA device: as many as fit in so many bytes, all, or none. What it refuses stays as it
-    /// is, and is reported
+    /// Layers to pin for the first CUDA device: as many as fit in so many bytes, all, or none. What it refuses stays as
+    /// it is, and is reported
     #[arg(long, value_name = "BYTES|all|none", value_parser = parse_pinning, default_value = "all")]
     pin: Pinning,
     /// Whether files are read past the system's page cache
@@ -221,8 +221,8 @@ mod tests {
         })
     }
 
-    /// Loads a model as an engine does, asks for every expert, and compares its slot in every bank. Returns how many rows
-    /// there were.
+    /// Loads a model as an engine does, asks for every expert, and compares its slot in every bank. Returns how many
+    /// rows there were.
     fn check_every_expert(model: &MoeModel, options: ArenaOptions) -> usize {
         let read = |path: &PathBuf| (Gguf::open(path).unwrap(), std::fs::read(path).unwrap());
         let files: Vec<(Gguf, Vec<u8>)> = model.files.iter().map(read).collect();
@@ -306,20 +306,19 @@ mod tests {
     fn what_the_device_refuses_is_reported_and_nothing_stays_registered() {
         let models = Models::new();
         let model = models.open("split-00003-of-00003.gguf");
-        // Rows of 8 experts: 589,824 bytes of gate and up, 860,160 of down; all of them whole pages.
-        let mut device = HostDevice::new().with_register_limit(2_039_808 + 2 * 589_824);
-        let report = load(reserve(&model, options("--direct never"), None).unwrap(), &mut device).unwrap();
+        // Of 8 experts, gate and up take 589,824 bytes each and down 860,160, all of them whole pages. One reader ends
+        // banks in their order, so it is the sixth that is too many.
+        let limit_bytes = 2_039_808 + 2 * 589_824;
+        let mut device = HostDevice::new().with_register_limit(limit_bytes);
+        let report = load(reserve(&model, options("--direct never --readers 1"), None).unwrap(), &mut device).unwrap();
         let refusal = report.pin_refusal.as_ref().unwrap();
-        // Readers end banks in any order, so any bank may be the one too many; two more than a layer's are pinned by then.
-        assert!(refusal.wanted_bytes == 589_824 || refusal.wanted_bytes == 860_160, "{refusal}");
-        assert!(refusal.pinned_bytes + refusal.wanted_bytes > 2_039_808 + 2 * 589_824, "{refusal}");
+        assert_eq!((refusal.layer, refusal.bank), (LayerId::new(1), BankId::new(2)));
+        assert_eq!((refusal.wanted_bytes, refusal.pinned_bytes, refusal.budget_bytes), (860_160, limit_bytes, None));
+        let kept: Vec<_> = report.layers.iter().map(|layer| (layer.residence, layer.unpinned)).collect();
+        let pageable = |unpinned| (Residence::Pageable, Some(unpinned));
+        let after = pageable(Unpinned::AfterRefusal);
+        assert_eq!(kept, [(Residence::Pinned, None), pageable(Unpinned::Refused), after, after]);
         assert_eq!(report.bytes(), 4 * 2_039_808);
-        let kept = [Residence::Pinned, Residence::Pageable].map(|residence| report.layer_count(residence));
-        assert_eq!(kept.iter().sum::<usize>(), 4);
-        assert!(kept[0] <= 1, "{report}");
-        let unpinned: Vec<_> = report.layers.iter().filter_map(|layer| layer.unpinned).collect();
-        assert_eq!(unpinned.iter().filter(|&&unpinned| unpinned == Unpinned::Refused).count(), 1);
-        assert!(unpinned.iter().all(|unpinned| matches!(unpinned, Unpinned::Refused | Unpinned::AfterRefusal)));
         assert_eq!(device.live_objects().registrations, 0);
 
         let report = load(reserve(&model, options(""), None).unwrap(), &mut HostDevice::new()).unwrap();
@@ -327,12 +326,18 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_memory_cannot_hold_is_refused() {
+    fn a_model_that_memory_cannot_hold_or_no_cache_can_have_is_refused() {
         let models = Models::new();
-        let model = models.open("split-00001-of-00003.gguf");
-        let reserve = |available| reserve(&model, options("--direct never"), available);
-        assert_eq!(reserve(Some(8_159_232)).unwrap().bytes(), 8_159_232);
-        let error = reserve(Some(8_159_231)).unwrap_err().to_string();
-        assert_eq!(error, "the experts need 8,159,232 bytes of memory; 8,159,231 are available");
+        let mut model = models.open("split-00001-of-00003.gguf");
+        let reserved = |model: &MoeModel, available| {
+            let reserved = reserve(model, options("--direct never"), available);
+            reserved.map(|reservation| reservation.bytes()).map_err(|error| error.to_string())
+        };
+        assert_eq!(reserved(&model, Some(8_159_232)), Ok(8_159_232));
+        let refused = "the experts need 8,159,232 bytes of memory; 8,159,231 are available";
+        assert_eq!(reserved(&model, Some(8_159_231)), Err(refused.to_owned()));
+        model.top_k = 9;
+        let refused = reserved(&model, None).unwrap_err();
+        assert!(refused.ends_with(": top-9 of 8 experts: top_k must be from 1 to the expert count"), "{refused}");
     }
 }

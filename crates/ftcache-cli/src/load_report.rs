@@ -65,8 +65,8 @@ impl Loaded<'_> {
             Ok(device) => writeln!(out, "device: {device}")?,
             Err(why) => writeln!(
                 out,
-                "nothing was pinned for a GPU, since there is none to use ({why}); what is registered here is so with the \
-                 host device alone"
+                "nothing was pinned for a GPU, since there is none to use ({why}); what is registered here is \
+                 so with the host device alone"
             )?,
         }
         let [read, pin, total] = [report.read_time, report.pin_time, report.total_time].map(|time| time.as_secs_f64());
@@ -378,8 +378,10 @@ mod tests {
         let json = Loaded { model: &model, report: report(), device }.json();
         assert_eq!((&json["device"], &json["no_device"]), (&json!("card"), &Value::Null));
         let residence = |kept: &str, layers: u64, bytes: u64, registrations: u64| {
-            let page_bytes = 8192 * layers;
-            json!({ "kept": kept, "layers": layers, "bytes": bytes, "page_bytes": page_bytes, "registrations": registrations })
+            json!({
+                "kept": kept, "layers": layers, "bytes": bytes, "page_bytes": 8192 * layers,
+                "registrations": registrations,
+            })
         };
         let kept = [residence("pinned", 1, 1, 3), residence("locked", 2, 12, 0), residence("pageable", 4, 114, 0)];
         assert_eq!(json["residences"], json!(kept));

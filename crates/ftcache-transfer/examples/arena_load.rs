@@ -30,8 +30,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut numbers = Vec::new();
     for word in words[1..].iter().filter(|word| !["direct", "buffered"].contains(&word.as_str())) {
         let number = word.parse::<usize>().ok().filter(|&number| number > 0 && numbers.len() < 2);
-        numbers
-            .push(number.ok_or_else(|| format!("{word:?} is none of: readers or rounds from 1 on, direct, buffered"))?);
+        let unknown = || format!("{word:?} is none of: readers or rounds from 1 on, direct, buffered");
+        numbers.push(number.ok_or_else(unknown)?);
     }
     let reader_count = numbers.first().copied().unwrap_or(ArenaOptions::default().reader_count);
     let round_count = numbers.get(1).copied().unwrap_or(7);

@@ -3,8 +3,9 @@
 #[path = "../../ftcache-testkit/counting_allocator.rs"]
 mod counting_allocator;
 
-use ftcache::{BankId, Budget, Cache, Constraints, ExpertId, Geometry, HostDevice, HostRows, LayerId, LayoutKey};
-use ftcache::{Model, Phase, Quantisation, Step, Stream, Streams};
+use ftcache::policy::{Fetch, FetchRule};
+use ftcache::{BankId, BounceSize, Budget, Cache, Constraints, ExpertId, FetchOrder, Geometry, HostDevice, HostRows};
+use ftcache::{LaterLimits, LayerId, LayoutKey, Misses, Model, Phase, Quantisation, Staging, Step, Stream, Streams};
 use ftcache_testkit::generators::Decode;
 
 use counting_allocator::allocations;
@@ -13,9 +14,19 @@ const ONE: Streams = Streams::one(Stream::DEFAULT);
 
 /// Three layers of 64 experts, top-4, with banks of 32 and 2 bytes.
 fn cache(request_count: u32, slot_count: u64) -> Cache<HostDevice> {
+    cache_on(HostDevice::new(), request_count, slot_count, |_| ())
+}
+
+fn cache_on(
+    device: HostDevice,
+    request_count: u32,
+    slot_count: u64,
+    prepare: impl FnOnce(&mut Cache<HostDevice>),
+) -> Cache<HostDevice> {
     let model = Model::new(64, 4, Quantisation::PerLayer, vec![LayoutKey::tagged("t", [32, 2]); 3]).unwrap();
     let constraints = Constraints { request_count, ..Constraints::new(Budget::Slots(slot_count)) };
-    let mut cache = Cache::new(Geometry::new(model, constraints).unwrap(), HostDevice::new()).unwrap();
+    let mut cache = Cache::new(Geometry::new(model, constraints).unwrap(), device).unwrap();
+    prepare(&mut cache);
     for layer in (0..3).map(LayerId::new) {
         for (bank, row_bytes) in [(0, 32), (1, 2)] {
             cache.attach(layer, BankId::new(bank), HostRows::owned(vec![1; 64 * row_bytes].into(), 0)).unwrap();
@@ -98,6 +109,59 @@ fn the_first_step_of_the_configured_width_allocates_nothing_either() {
             cache.load(LayerId::new(0), &routes).unwrap();
         });
         assert_eq!(count, 0, "{request_count} requests");
+    }
+}
+
+#[test]
+fn rows_that_go_through_the_bounce_buffer_allocate_nothing_from_the_first_step_on() {
+    let size = BounceSize { entry_bytes: 16, entry_count: 3, thread_count: 1 };
+    let device = HostDevice::new().reading_registered_only();
+    let mut cache = cache_on(device, 8, 64, |cache| cache.set_bounce(size).unwrap());
+    assert_eq!(cache.is_direct(LayerId::new(0), BankId::new(0)), Some(false));
+    for first in [0, 32, 16] {
+        let routes: Vec<ExpertId> = (first..first + 32).map(ExpertId::new).collect();
+        let count = allocations(|| {
+            cache.load(LayerId::new(0), &routes).unwrap();
+        });
+        assert_eq!(count, 0, "experts from {first} on");
+    }
+}
+
+#[test]
+fn hybrid_steps_and_what_they_fetch_later_allocate_nothing_from_the_first_on() {
+    let limits = LaterLimits { step_bytes: 2 * 34, flight_count: 2 };
+    let mut cache = cache_on(HostDevice::new(), 8, 64, |cache| cache.set_later(limits).unwrap());
+    let fetch = Fetch { rule: FetchRule::UpTo(1), most: None };
+    for token in 0..20 {
+        let routes: Vec<ExpertId> = (token..token + 8).map(ExpertId::new).collect();
+        let misses = Misses::Hybrid { fetch, order: FetchOrder::Recency };
+        let count = allocations(|| {
+            cache.load(Step { misses, ..Step::new(LayerId::new(1)) }, &routes).unwrap();
+        });
+        assert_eq!(count, 0, "token {token}");
+    }
+    assert!(cache.later_report().residency.landed > 5, "{:?}", cache.later_report());
+}
+
+#[test]
+fn a_warm_chunk_allocates_nothing() {
+    let mut cache = cache(1, 3 * 64);
+    let staging = Staging::borrowed(cache.geometry()).unwrap();
+    cache.set_staging(staging, 16).unwrap();
+    let streams = Streams { compute: cache.create_stream().unwrap(), copy: cache.create_stream().unwrap() };
+    for chunk in 0..3 {
+        cache.load(LayerId::new(0), &[1, 2, 63].map(ExpertId::new)).unwrap();
+        let count = allocations(|| {
+            cache.begin_chunk(streams).unwrap();
+            for layer in (0..3).map(LayerId::new) {
+                cache.prefetch(layer).unwrap();
+                cache.wait(layer).unwrap();
+                cache.release(layer).unwrap();
+            }
+            cache.end_chunk().unwrap();
+        });
+        // The first makes room.
+        assert!(count == 0 || chunk == 0, "chunk {chunk}: {count}");
     }
 }
 
