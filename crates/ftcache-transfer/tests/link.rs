@@ -2,7 +2,7 @@
 //! how long anything took.
 
 #[cfg(feature = "cuda")]
-#[path = "../../ftcache-testkit/src/cuda_world.rs"]
+#[path = "../../ftcache-testkit/cuda_world.rs"]
 mod cuda_world;
 mod support;
 

@@ -1,7 +1,7 @@
 //! Every call of the driver fails once, in turn, in a life of a cache that does everything: whatever it is that
 //! fails, a further try goes through, the bytes are right in the end, nothing is left behind, and nothing hangs.
 
-#[path = "../../ftcache-testkit/src/cuda_world.rs"]
+#[path = "../../ftcache-testkit/cuda_world.rs"]
 mod cuda_world;
 mod support;
 #[path = "support/watchdog.rs"]

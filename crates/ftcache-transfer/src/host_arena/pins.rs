@@ -55,6 +55,10 @@ impl Cuts {
 
 #[cfg(test)]
 mod tests {
+    use ftcache_policy::{BankId, LayerId};
+
+    use super::super::layout::{Layout, Placement, Units};
+    use super::super::options::BankSource;
     use super::*;
 
     /// 40 layers of 256 experts, rows of 1,179,648 and 860,160 bytes, a budget of 15 GiB.
@@ -119,5 +123,29 @@ mod tests {
         assert!(is_parted(1, 16_384, 8192), "its row may begin a page too late");
         assert!(is_parted(8192, 16_384, 24_575) && !is_parted(8192, 16_384, 24_576));
         assert!(is_parted(u64::MAX, 16_384, u64::MAX - 1));
+    }
+
+    #[test]
+    fn banks_as_they_are_laid_out_are_cut_between_their_rows() {
+        let page_bytes = 4096;
+        for (unit, register_bytes) in [(16_384, 8192), (16_384, 20_480), (16_384, 40_960), (4096, 8192)] {
+            for (row_bytes, row_count) in [(512, 9), (4096, 2), (4096, 5), (6144, 8), (5000, 9), (40_000, 1)] {
+                for offset in [0, 512, 4096, 12_288, 15_872, 16_383] {
+                    let source =
+                        BankSource::contiguous(LayerId::new(0), BankId::new(0), row_bytes, row_count, 0, offset);
+                    let is_parted = |_, bytes| is_parted(bytes, unit, register_bytes);
+                    let layout = Layout::new(&[source], Units { unit, alignment: 1 }, true, is_parted).unwrap();
+                    let Placement { pages, first, bytes, .. } = layout.banks[0].clone();
+                    let cuts = Cuts { pages: pages.clone(), page_bytes, first, row_bytes, bytes };
+                    let mut at = cuts.next(pages.start, register_bytes);
+                    while at < pages.end {
+                        let row = at.checked_sub(first).map(|from| (from / row_bytes, from % row_bytes));
+                        let case = (unit, register_bytes, row_bytes, row_count, offset);
+                        assert!(row.is_some_and(|(row, rest)| rest == 0 && row < u64::from(row_count)), "{case:?}");
+                        at = cuts.next(at, register_bytes);
+                    }
+                }
+            }
+        }
     }
 }

@@ -3,7 +3,7 @@
 
 #![cfg(feature = "cuda")]
 
-#[path = "../../../ftcache-testkit/src/cuda_world.rs"]
+#[path = "../../../ftcache-testkit/cuda_world.rs"]
 mod cuda_world;
 
 mod batches;

@@ -3,7 +3,7 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
-#[path = "../../../ftcache-testkit/src/watched_device.rs"]
+#[path = "../../../ftcache-testkit/watched_device.rs"]
 mod watched_device;
 
 use std::sync::Arc;

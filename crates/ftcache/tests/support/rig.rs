@@ -6,7 +6,7 @@
 #[path = "probe.rs"]
 mod probe;
 
-#[path = "../../../ftcache-testkit/src/cuda_world.rs"]
+#[path = "../../../ftcache-testkit/cuda_world.rs"]
 mod cuda_world;
 
 pub(crate) use cuda_world::CudaWorld;
