@@ -1,9 +1,9 @@
 //! How a plan becomes copies.
 //!
-//! A [`Device`] is memory, streams and events; [`Arenas`] are its slots, [`Banks`] the rows on the host. [`apply`]
-//! carries a plan out: neighbouring rows go as one run, and every bank gets its row before the plan counts as done.
-//! Whoever calls it commits the plan's ticket on success and aborts it on an error, so a slot is complete or free.
-//! [`Loader`] owns all of them, so that rows outlive the copies that read them.
+//! A [`Device`] is memory, streams and events. A [`Loader`] owns one, with the slots on it and the rows on the host that
+//! they are filled from, so that rows outlive the copies that read them. [`Loader::apply`] carries a plan out:
+//! neighbouring rows go as one run, and every bank gets its row before the plan counts as done. Whoever calls it commits
+//! the plan's ticket on success and aborts it on an error, so a slot is complete or free.
 //!
 //! Everything is ordered by streams. With one stream, what the engine enqueued before has read the old rows before
 //! they are overwritten, and what it enqueues afterwards sees the new ones. With a stream of its own for copies:
@@ -13,8 +13,13 @@
 //! copy                                          wait release | rows | record ready
 //! ```
 //!
+//! Another compute stream than that of the call before is ordered behind it. [`Loader::stage`] fills staging buffers
+//! while others are in use, [`Loader::copy_late`] copies behind a step without anybody waiting, [`Loader::rebuild`]
+//! exchanges the slots.
+//!
 //! Rows may lie in a [`HostArena`], which reads them from files and pins them, or in memory of the engine's own, which
-//! [`Registrations`] pin where it lies.
+//! [`Loader::register`] pins where it lies. What the device cannot read goes through a bounce buffer
+//! ([`Loader::set_bounce`]).
 //!
 //! The [`HostDevice`] keeps slots in ordinary memory and is the default where there is no GPU.
 
