@@ -7,8 +7,8 @@ use std::ops::ControlFlow;
 
 use ftcache_policy::{BankId, LayerId};
 
-use crate::host_arena::{ArenaError, HostArena, LoadReport, Progress, Reservation};
-use crate::{AttachError, BankError, Device, DeviceError, HostAccess, HostRows, Loader};
+use crate::host_arena::{ArenaError, HostArena, LoadReport, Progress, RegisterError, Reservation};
+use crate::{AttachError, BankError, Device, HostAccess, HostRows, Loader};
 
 /// An arena that was loaded, or not attached as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -79,28 +79,34 @@ impl<D: Device> Loader<D> {
         &self.host_arenas
     }
 
-    /// Pins memory of the engine's where it lies; see [`Device::register`]. It is ended by
-    /// [`unregister`](Self::unregister), or with the loader.
+    /// Pins memory of the engine's where it lies, whole or in parts of `part_bytes`, where one call would be refused; zero
+    /// means whole. It is ended by [`unregister`](Self::unregister), or with the loader.
     ///
     /// # Errors
     ///
-    /// As [`Device::register`].
+    /// As [`Registrations::register`](crate::Registrations::register).
     ///
     /// # Safety
     ///
     /// As for [`Device::register`]; and it stays mapped as long as rows in it are attached.
-    pub unsafe fn register(&mut self, base: *const u8, bytes: u64, access: HostAccess) -> Result<(), DeviceError> {
+    pub unsafe fn register(
+        &mut self,
+        base: *const u8,
+        bytes: u64,
+        access: HostAccess,
+        part_bytes: u64,
+    ) -> Result<(), RegisterError> {
         // SAFETY: our caller's promise.
-        unsafe { self.device.register(base, bytes, access) }
+        unsafe { self.registrations.register(&mut self.device, base, bytes, access, part_bytes) }
     }
 
-    /// Ends what [`register`](Self::register) began at `base`, once nothing that is enqueued reads there. Rows there
-    /// must be attached anew before they are copied again.
+    /// Ends what [`register`](Self::register) began at `base`, once nothing that is enqueued reads there. Rows there must
+    /// be attached anew before they are copied again.
     ///
     /// # Errors
     ///
-    /// As [`Device::unregister`].
-    pub fn unregister(&mut self, base: *const u8) -> Result<(), DeviceError> {
-        self.device.unregister(base)
+    /// As [`Registrations::unregister`](crate::Registrations::unregister).
+    pub fn unregister(&mut self, base: *const u8) -> Result<(), RegisterError> {
+        self.registrations.unregister(&mut self.device, base)
     }
 }

@@ -9,7 +9,7 @@ use crate::bank::Banks;
 use crate::bounce::Bounce;
 use crate::late::Late;
 use crate::stage::Stage;
-use crate::{BankError, BounceSize, Device, DeviceError, DeviceSpan, HostArena, Stream};
+use crate::{BankError, BounceSize, Device, DeviceError, DeviceSpan, HostArena, Registrations, Stream};
 
 /// Where rows lie on the device.
 #[derive(Debug)]
@@ -34,6 +34,8 @@ pub struct Loader<D: Device> {
     pub(crate) bounce: Option<Bounce>,
     pub(crate) late: Option<Late>,
     pub(crate) host_arenas: Vec<HostArena>,
+    /// Memory of the engine's.
+    pub(crate) registrations: Registrations,
     pub(crate) copies: Copies,
     /// Copies for which there is to be room.
     reserved: usize,
@@ -84,6 +86,7 @@ impl<D: Device> Loader<D> {
                     bounce: None,
                     late: None,
                     host_arenas: Vec::new(),
+                    registrations: Registrations::new(),
                     copies,
                     reserved: 0,
                     compute: None,
@@ -244,5 +247,6 @@ impl<D: Device> Drop for Loader<D> {
         for arena in &mut self.host_arenas {
             let _ = arena.free(&mut self.device);
         }
+        let _ = self.registrations.free(&mut self.device);
     }
 }

@@ -2,8 +2,13 @@
 
 mod support;
 
+use ftcache_policy::{BankId, Budget, Constraints, Geometry, LayerId, LayoutKey, Model, Quantisation};
 use ftcache_testkit::Rng;
-use ftcache_transfer::{Device, DeviceSpan, HostDevice, HostSpan, RowCopy, Stream};
+use ftcache_transfer::{
+    BankError, Device, DeviceSpan, HostAccess, HostDevice, HostRows, HostSpan, LiveObjects, Loader, RegisterError,
+    RowCopy, Stream,
+};
+use support::Watched;
 
 const UNTOUCHED: u8 = 0x5A;
 
@@ -135,4 +140,31 @@ fn no_rows_is_a_copy_that_does_nothing() {
     };
     check(shape, HostDevice::new(), "no rows");
     check(Shape { device_stride: 12, ..shape }, HostDevice::deferred(1), "no rows, padded");
+}
+
+#[test]
+fn memory_of_the_engines_is_pinned_in_parts_and_let_go_with_the_loader() {
+    let rows: Vec<u8> = (0..4 * 100).map(|byte| byte as u8).collect();
+    let model = Model::new(4, 1, Quantisation::PerLayer, vec![LayoutKey::tagged("t", [100])]).unwrap();
+    let geometry = Geometry::new(model, Constraints::new(Budget::Slots(2))).unwrap();
+    let device = Watched::new(HostDevice::new().reading_registered_only());
+    let mut loader = Loader::new(geometry, device.clone()).unwrap();
+    // SAFETY: the rows outlive the loader, and nothing changes them.
+    let borrowed = || unsafe { HostRows::borrowed(rows.as_ptr(), 400, 0) };
+    let (layer, bank) = (LayerId::new(0), BankId::new(0));
+    assert_eq!(loader.attach(layer, bank, borrowed()), Err(BankError::NotPinned { layer, bank }.into()));
+    // SAFETY: as above.
+    unsafe { loader.register(rows.as_ptr(), 400, HostAccess::ReadOnly, 150) }.unwrap();
+    assert_eq!(device.get().host.live_objects().registrations, 3);
+    loader.attach(layer, bank, borrowed()).unwrap();
+    assert_eq!(loader.is_direct(layer, bank), Some(true));
+    // SAFETY: as above.
+    let again = unsafe { loader.register(rows[10..].as_ptr(), 1, HostAccess::ReadOnly, 0) }.unwrap_err();
+    assert!(matches!(again, RegisterError::Overlap { bytes: 1, other_bytes: 400, .. }), "{again}");
+    loader.unregister(rows.as_ptr()).unwrap();
+    assert!(matches!(loader.unregister(rows.as_ptr()), Err(RegisterError::Unknown { .. })));
+    // SAFETY: as above.
+    unsafe { loader.register(rows.as_ptr(), 400, HostAccess::ReadOnly, 0) }.unwrap();
+    drop(loader);
+    assert_eq!(device.get().host.live_objects(), LiveObjects::default());
 }
