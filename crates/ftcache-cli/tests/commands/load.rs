@@ -319,7 +319,7 @@ fn addresses_that_a_process_may_not_have_are_no_crash() {
     let world = World::with_driver();
     world.put("mixed_quant.gguf");
     let program =
-        format!("ulimit -v 4000000; exec {} load mixed_quant.gguf --direct never", env!("CARGO_BIN_EXE_ftcache"));
+        format!("ulimit -v 4000000; exec '{}' load mixed_quant.gguf --direct never", env!("CARGO_BIN_EXE_ftcache"));
     let (text, success) = world.run(&["sh", "-c", &program], &[]);
     assert!(!success, "{text}");
     insta::assert_snapshot!(text, @"ftcache: reserving 91653931008 bytes of host memory: Cannot allocate memory (os error 12)");

@@ -18,8 +18,12 @@ impl Drivers {
     }
 }
 
+/// The words of a line; what stands in quotes, such as a path with blanks, is one.
 fn words(text: &str) -> Vec<&str> {
-    text.split_ascii_whitespace().collect()
+    let parts = text.split('\'').enumerate();
+    parts
+        .flat_map(|(index, part)| if index % 2 == 1 { vec![part] } else { part.split_ascii_whitespace().collect() })
+        .collect()
 }
 
 /// Numbers that were measured as `#`; columns a blank apart.
@@ -159,7 +163,7 @@ fn rates_are_written_and_a_plan_takes_them() {
     let (path, folder) = (model.to_str().unwrap(), model.parent().unwrap());
     let rates = folder.join("rates.json");
     let file = rates.to_str().unwrap();
-    let small = format!("{path} --sizes 1KiB --bytes 256KiB --threads 2 --read-bytes 1MiB --rates {file}");
+    let small = format!("'{path}' --sizes 1KiB --bytes 256KiB --threads 2 --read-bytes 1MiB --rates '{file}'");
     let text = drivers.probe(&small);
     let text = without_chance(&text[text.find("\nrates of").unwrap()..]);
     insta::assert_snapshot!(masked(&text), @r#"
@@ -233,7 +237,8 @@ fn what_cannot_be_measured_is_refused() {
         "MODEL --sizes 1KiB --bytes 64KiB --threads 2 --read-bytes 8191 --rates /no/such/folder/rates.json",
     ];
     let texts = lines.map(|line| {
-        let refused = emulated.refused(&line.replace("MODEL", path).replace("FILE", file));
+        let quoted = |path: &str| format!("'{path}'");
+        let refused = emulated.refused(&line.replace("MODEL", &quoted(path)).replace("FILE", &quoted(file)));
         format!("{line}\n    {refused}")
     });
     let available = |text: String| match text.split_once("bytes of memory; ") {
@@ -282,7 +287,7 @@ fn what_cannot_be_measured_is_refused() {
     // A number is a wish for a device of the driver's.
     let text = none.refused("--device 0");
     assert!(text.starts_with("ftcache: no CUDA driver: "), "{text}");
-    let text = none.refused(&format!("{path} --rates {file}"));
+    let text = none.refused(&format!("'{path}' --rates '{file}'"));
     assert!(text.starts_with("ftcache: PATH: not written, as host memory is no link: no CUDA driver: "), "{text}");
     assert!(!rates.exists());
     std::fs::remove_dir_all(model.parent().unwrap()).unwrap();
