@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut String) -> Result<(), Failure
             "layers": layers,
             "expert_bytes": geometry.model_bytes(),
             "token_bytes": geometry.token_bytes(),
-            "files": model.files,
+            "files": model.files.iter().map(|file| file.to_string_lossy()).collect::<Vec<_>>(),
         });
         writeln!(out, "{value:#}")?;
         return Ok(());
