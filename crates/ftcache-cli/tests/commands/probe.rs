@@ -29,7 +29,7 @@ fn words(text: &str) -> Vec<&str> {
 /// Numbers that were measured as `#`; columns a blank apart.
 fn masked(text: &str) -> String {
     let line = |line: &str| {
-        let words: Vec<&str> = words(line);
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
         let word = |(index, word): (usize, &&str)| {
             let next = words.get(index + 1).copied().unwrap_or_default();
             let is_number = word.bytes().all(|byte| byte.is_ascii_digit() || b".,".contains(&byte));
