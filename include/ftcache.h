@@ -121,7 +121,8 @@ enum ftcache_device
   : uint32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-    // Ordinary memory: no GPU is needed, and every copy is done when the call returns. It has the default stream alone.
+    // Ordinary memory: no GPU is needed, and every copy is done when the call returns. It has the default stream
+    // alone.
     FTCACHE_DEVICE_HOST = 0,
 };
 #ifndef __cplusplus
@@ -171,7 +172,8 @@ typedef struct ftcache_layer {
     uint32_t bank_count;
     // Bytes of one expert's row in each bank; 0 for a bank that this layer does not read. Copied.
     const uint64_t *row_bytes;
-    // The quantisation, as any bytes; layers of equal bytes and different tags never share slots. NULL: no tag. Copied.
+    // The quantisation, as any bytes; layers of equal bytes and different tags never share slots. NULL: no tag.
+    // Copied.
     const void *tag;
     // Bytes of the tag.
     uint64_t tag_bytes;
@@ -289,8 +291,8 @@ typedef struct ftcache_slot_span {
     uint32_t struct_size;
     // Slots.
     uint32_t slot_count;
-    // Device address of slot 0, a multiple of the geometry's alignment and of 64 if no pool lies before. It does not move
-    // as long as the cache lives.
+    // Device address of slot 0, a multiple of the geometry's alignment and of 64 if no pool lies before. It does not
+    // move as long as the cache lives.
     void *address;
     // Bytes from one slot to the next.
     uint64_t stride;
@@ -344,8 +346,8 @@ typedef struct ftcache_slots {
     void *slots;
     // Bytes from one row's first slot to the next row's; 0 means rows without gaps.
     uint64_t row_stride_bytes;
-    // What is written for a route that is absent: a number of slot_bytes bytes that is no slot of the pool, since no slot
-    // is given out twice.
+    // What is written for a route that is absent: a number of slot_bytes bytes that is no slot of the pool, since no
+    // slot is given out twice.
     int64_t absent_slot;
 } ftcache_slots;
 
@@ -412,7 +414,8 @@ ftcache_status ftcache_model_layer_set(struct ftcache_model *model,
 // Frees a model; NULL is accepted. Geometries that were made of it stay.
 void ftcache_model_free(struct ftcache_model *model);
 
-// Makes a geometry, or says which two numbers conflict. Pure: touches no device, and the model may be freed afterwards.
+// Makes a geometry, or says which two numbers conflict. Pure: touches no device, and the model may be freed
+// afterwards.
 //
 // *out is set to NULL if this does not succeed; else the caller frees it with ftcache_geometry_free.
 //
@@ -514,11 +517,12 @@ void ftcache_free(struct ftcache *cache);
 
 // Makes the experts of a step resident and writes a slot for each route, local to the pool of the layer.
 //
-// Any number of routes is one step: an expert that is routed to twice has one slot and is copied once, and no slot that
-// the step uses is given to another expert. Copies are enqueued on the copy stream, behind what the compute stream was
-// given before; what the compute stream is given afterwards comes behind the copies. So all steps that share a pool name
-// one compute stream. Nothing is waited for; a step without a miss enqueues nothing, and allocates nothing if it is no
-// wider than an earlier one or than the requests of the geometry. Not to be called while a stream is being captured.
+// Any number of routes is one step: an expert that is routed to twice has one slot and is copied once, and no slot
+// that the step uses is given to another expert. Copies are enqueued on the copy stream, behind what the compute
+// stream was given before; what the compute stream is given afterwards comes behind the copies. A step that names
+// another compute stream than the one before comes behind that one, which must be alive still. Nothing is waited
+// for; a step without a miss enqueues nothing, and allocates nothing if it is no wider than an earlier one or than
+// the requests of the geometry. Not to be called while a stream is being captured.
 //
 // streams may be NULL: the default stream then does both.
 //

@@ -78,10 +78,10 @@ unsafe impl SizedStruct for ftcache_streams {}
 ///
 /// Any number of routes is one step: an expert that is routed to twice has one slot and is copied once, and no slot
 /// that the step uses is given to another expert. Copies are enqueued on the copy stream, behind what the compute
-/// stream was given before; what the compute stream is given afterwards comes behind the copies. So all steps that
-/// share a pool name one compute stream. Nothing is waited for; a step without a miss enqueues nothing, and allocates
-/// nothing if it is no wider than an earlier one or than the requests of the geometry. Not to be called while a
-/// stream is being captured.
+/// stream was given before; what the compute stream is given afterwards comes behind the copies. A step that names
+/// another compute stream than the one before comes behind that one, which must be alive still. Nothing is waited
+/// for; a step without a miss enqueues nothing, and allocates nothing if it is no wider than an earlier one or than
+/// the requests of the geometry. Not to be called while a stream is being captured.
 ///
 /// streams may be NULL: the default stream then does both.
 ///
