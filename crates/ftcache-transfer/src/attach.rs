@@ -16,8 +16,8 @@ pub enum LoadArenaError {
     /// It was not loaded, and is gone.
     #[error(transparent)]
     Arena(#[from] ArenaError),
-    /// One of its banks cannot serve the model: nothing was read. Or the device failed while its rows were attached: it is
-    /// kept.
+    /// One of its banks cannot serve the model: nothing was read. Or the device failed while its rows were attached:
+    /// it is kept.
     #[error(transparent)]
     Attach(#[from] AttachError),
 }
@@ -79,8 +79,8 @@ impl<D: Device> Loader<D> {
         &self.host_arenas
     }
 
-    /// Pins memory of the engine's where it lies, whole or in parts of `part_bytes`, where one call would be refused; zero
-    /// means whole. It is ended by [`unregister`](Self::unregister), or with the loader.
+    /// Pins memory of the engine's where it lies, whole or in parts of `part_bytes`, where one call would be refused;
+    /// zero means whole. It is ended by [`unregister`](Self::unregister), or with the loader.
     ///
     /// # Errors
     ///
@@ -100,8 +100,8 @@ impl<D: Device> Loader<D> {
         unsafe { self.registrations.register(&mut self.device, base, bytes, access, part_bytes) }
     }
 
-    /// Ends what [`register`](Self::register) began at `base`, once nothing that is enqueued reads there. Rows there must
-    /// be attached anew before they are copied again.
+    /// Ends what [`register`](Self::register) began at `base`, once nothing that is enqueued reads there. Rows there
+    /// must be attached anew before they are copied again.
     ///
     /// # Errors
     ///

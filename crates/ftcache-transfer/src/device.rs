@@ -25,8 +25,9 @@ impl Stream {
     ///
     /// # Safety
     ///
-    /// The handle is a stream of the device's driver, and stays alive until everything was synchronised after the last call
-    /// that names it or, as a compute stream, until a later call names another. A driver does not check its handles.
+    /// The handle is a stream of the device's driver, and stays alive until everything was synchronised after the
+    /// last call that names it or, as a compute stream, until a later call names another. A driver does not check its
+    /// handles.
     pub const unsafe fn from_raw(handle: u64) -> Self {
         Self(handle)
     }
@@ -46,7 +47,8 @@ impl Event {
     ///
     /// # Safety
     ///
-    /// The handle is an event of the device's driver and alive as long as it is used. A driver does not check its handles.
+    /// The handle is an event of the device's driver and alive as long as it is used. A driver does not check its
+    /// handles.
     pub const unsafe fn from_raw(handle: u64) -> Self {
         Self(handle)
     }
@@ -199,9 +201,10 @@ pub enum HostAccess {
 /// # Safety
 ///
 /// Others let rows go on a device's word, so its waits must be real: once [`synchronize`](Self::synchronize) of a
-/// stream /// has returned, no copy that was enqueued on it reads its source and no word of the host's is written any more; nor is
-/// anything once [`synchronize_all`](Self::synchronize_all), [`free`](Self::free), [`unregister`](Self::unregister) or
-/// [`read`](Self::read) has. That holds if they return an error, too: a device that cannot wait does no more work.
+/// stream /// has returned, no copy that was enqueued on it reads its source and no word of the host's is written any
+/// more; nor is anything once [`synchronize_all`](Self::synchronize_all), [`free`](Self::free),
+/// [`unregister`](Self::unregister) or [`read`](Self::read) has. That holds if they return an error, too: a device
+/// that cannot wait does no more work.
 pub unsafe trait Device {
     /// What it calls itself, for people.
     fn name(&self) -> String;

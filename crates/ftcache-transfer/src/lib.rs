@@ -1,9 +1,9 @@
 //! How a plan becomes copies.
 //!
-//! A [`Device`] is memory, streams and events. A [`Loader`] owns one, with the slots on it and the rows on the host that
-//! they are filled from, so that rows outlive the copies that read them. [`Loader::apply`] carries a plan out:
-//! neighbouring rows go as one run, and every bank gets its row before the plan counts as done. Whoever calls it commits
-//! the plan's ticket on success and aborts it on an error, so a slot is complete or free.
+//! A [`Device`] is memory, streams and events. A [`Loader`] owns one, with the slots on it and the rows on the host
+//! that they are filled from, so that rows outlive the copies that read them. [`Loader::apply`] carries a plan out:
+//! neighbouring rows go as one run, and every bank gets its row before the plan counts as done. Whoever calls it
+//! commits the plan's ticket on success and aborts it on an error, so a slot is complete or free.
 //!
 //! Everything is ordered by streams. With one stream, what the engine enqueued before has read the old rows before
 //! they are overwritten, and what it enqueues afterwards sees the new ones. With a stream of its own for copies:

@@ -21,8 +21,8 @@ pub(crate) struct Places {
 /// The slots of a cache on a device.
 ///
 /// Rows are let go only once no copy reads them: they are replaced after a wait for everything enqueued, and dropped
-/// after the slots are freed, which waits too. Where that wait fails, the device does no more work, and the threads
-/// of the bounce buffer are stopped first.
+/// after the slots are freed, which waits too. A device that cannot wait
+/// does no more work.
 #[derive(Debug)]
 pub struct Loader<D: Device> {
     pub(crate) geometry: Geometry,
@@ -227,9 +227,9 @@ impl<D: Device> Loader<D> {
 
 impl<D: Device> Drop for Loader<D> {
     fn drop(&mut self) {
-        // Freeing waits for what is enqueued, so no copy lands in memory that is given back, or reads rows that are gone: they
-        // go after this. A device that cannot wait does no more work; threads of ours that could still read are stopped with
-        // the bounce buffer.
+        // Freeing waits for what is enqueued, so no copy lands in memory that is given back, or reads rows that are
+        // gone: they go after this. A device that cannot wait does no more work; threads of ours that could still
+        // read are stopped with the bounce buffer.
         if let Ok(places) = &mut self.places {
             if let Some(stage) = &mut places.stage {
                 stage.free(&mut self.device);

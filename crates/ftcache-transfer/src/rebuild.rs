@@ -146,7 +146,8 @@ impl<D: Device> Loader<D> {
         enqueued
     }
 
-    /// Gives a stream of our own some work and waits for it: on the default stream it would stand in the way of others'.
+    /// Gives a stream of our own some work and waits for it: on the default stream it would stand in the way of
+    /// others'.
     fn on_own_stream(
         &mut self,
         work: impl FnOnce(&mut Self, Stream) -> Result<(), DeviceError>,

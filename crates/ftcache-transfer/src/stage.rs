@@ -379,8 +379,8 @@ impl<D: Device> Loader<D> {
         let streams = stage.chunk.as_ref().expect("it is open").streams;
         self.take_over(streams.compute)?;
         if streams.are_two() {
-            // Without this a step could fill slots while rows that the chunk staged, or late ones that it came behind, are
-            // still on their way there.
+            // Without this a step could fill slots while rows that the chunk staged, or late ones that it came
+            // behind, are still on their way there.
             let (device, stage) = self.open_chunk()?;
             device.record(stage.events.begun, streams.copy)?;
             device.wait(streams.compute, stage.events.begun)?;

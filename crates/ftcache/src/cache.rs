@@ -122,8 +122,8 @@ impl<D: Device> Cache<D> {
         self.loader.is_direct(layer, bank)
     }
 
-    /// Measures whether every arena lies on the device, once and before any rows are attached: on systems that let device
-    /// memory overflow into the host's, one that does not is far slower. Waits.
+    /// Measures whether every arena lies on the device, once and before any rows are attached: on systems that let
+    /// device memory overflow into the host's, one that does not is far slower. Waits.
     ///
     /// # Errors
     ///

@@ -53,8 +53,8 @@ pub enum Error {
     /// A rebuild left no slots. Another, of fewer bytes, may bring them back.
     #[error("the cache has no slots: {0}")]
     Unavailable(DeviceError),
-    /// Rows that were to come behind an earlier step did not. That step is whole, and this call has changed nothing: it may
-    /// be made again.
+    /// Rows that were to come behind an earlier step did not. That step is whole, and this call has changed nothing:
+    /// it may be made again.
     #[error("behind an earlier step: {0}")]
     Later(ApplyError),
     /// No such pool.

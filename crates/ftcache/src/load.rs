@@ -37,10 +37,9 @@ impl<D: Device> Cache<D> {
     /// # Errors
     ///
     /// An unknown layer, expert or stream, more distinct experts than there are slots for, a token that stands for
-    /// another step, a layer that is not attached, a stream that is being captured, or a cache without slots: the cache
-    /// is as it was. A copy that the device refused: the
-    /// slots of this step's misses are free, and the step may be tried again. What failed behind an earlier step is told
-    /// first: this one has changed nothing then.
+    /// another step, a layer that is not attached, a stream that is being captured, or a cache without slots: the
+    /// cache is as it was. A copy that the device refused: the slots of this step's misses are free, and the step may
+    /// be tried again. What failed behind an earlier step is told first: this one has changed nothing then.
     pub fn load_on(
         &mut self,
         streams: Streams,

@@ -120,10 +120,10 @@ impl Reservation {
     ///
     /// # Errors
     ///
-    /// A read that fails or meets the end of its file; a registration that is refused, where that is to be an error; an
-    /// error of the device's earlier work; the caller's stop. Nothing is left then: what was registered is not any more,
-    /// and the memory is given back. But where the device does not end a registration, the memory is leaked, since it
-    /// may still read there: [`ArenaError::Leaked`] says how much, besides what went wrong first.
+    /// A read that fails or meets the end of its file; a registration that is refused, where that is to be an error;
+    /// an error of the device's earlier work; the caller's stop. Nothing is left then: what was registered is not any
+    /// more, and the memory is given back. But where the device does not end a registration, the memory is leaked,
+    /// since it may still read there: [`ArenaError::Leaked`] says how much, besides what went wrong first.
     ///
     /// # Panics
     ///
