@@ -29,7 +29,7 @@ pub(crate) struct Stage {
     /// Each bank's buffers where they are not borrowed; `None` for a bank that no layer reads.
     dedicated: Vec<Option<Memory>>,
     events: StageEvents,
-    /// `holds[buffer]`: whose layout the buffer was last filled with.
+    /// `holds[buffer]`.
     holds: [Holds; 2],
     /// `layouts[buffer][pool]`: whose layouts the buffer was filled with in this chunk.
     layouts: [Vec<bool>; 2],
@@ -100,9 +100,7 @@ impl Stage {
         let events = [begun, loaded].into_iter().chain(ready).chain(released);
         events.for_each(|event| device.destroy_event(event));
     }
-}
 
-impl Stage {
     pub(crate) fn has_open_chunk(&self) -> bool {
         self.chunk.is_some()
     }

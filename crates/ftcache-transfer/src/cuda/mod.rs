@@ -89,9 +89,9 @@ struct Block {
 pub struct CudaDevice {
     driver: Arc<CudaDriver>,
     context: CUcontext,
-    /// The device whose primary context is to be released.
-    retained: Option<CUdevice>,
     device: CUdevice,
+    /// Whether the context is the device's primary one, to be released.
+    is_retained: bool,
     /// For what is done at set-up, and to ask how things stand.
     own: CUstream,
     facts: CudaFacts,
@@ -173,7 +173,6 @@ impl CudaDevice {
     pub fn new(driver: Arc<CudaDriver>, context: CudaContext) -> Result<Self, DriverError> {
         let mut device = 0;
         let mut handle = std::ptr::null_mut();
-        let mut retained = None;
         match context {
             CudaContext::Current => {
                 // SAFETY: the driver is started, and writes one handle.
@@ -195,7 +194,6 @@ impl CudaDevice {
                 // SAFETY: as above, for a handle.
                 let code = unsafe { (driver.calls.primary_retain)(&raw mut handle, device) };
                 driver.set_up("cuDevicePrimaryCtxRetain", code)?;
-                retained = Some(device);
             }
         }
         let facts = CudaFacts {
@@ -211,8 +209,8 @@ impl CudaDevice {
         let mut device = Self {
             driver,
             context: handle,
-            retained,
             device,
+            is_retained: matches!(context, CudaContext::Primary(_)),
             own: std::ptr::null_mut(),
             facts,
             max_pitch: 0,
@@ -366,9 +364,9 @@ impl Drop for CudaDevice {
             // SAFETY: the stream is ours and is used no more.
             unsafe { (self.driver.calls.stream_destroy)(self.own) };
         }
-        if let Some(device) = self.retained {
+        if self.is_retained {
             // SAFETY: the context was retained once when this was made.
-            unsafe { (self.driver.calls.primary_release)(device) };
+            unsafe { (self.driver.calls.primary_release)(self.device) };
         }
     }
 }
