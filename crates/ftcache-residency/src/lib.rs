@@ -16,7 +16,8 @@
 //! Long prompts do not go through slots at all: a chunk stages layer after layer whole ([`Cache::begin_chunk`]). What
 //! outlives a step: experts that are never victims ([`Cache::pin`]), pools of another size ([`Cache::rebuilt`]), who
 //! was resident when the program ended ([`Cache::residents`]), and what all of it came to ([`Stats`],
-//! [`LayerRouting`]).
+//! [`LayerRouting`]). Where steps are admitted on the device, all of it goes there and back as plain numbers
+//! ([`Cache::state`]).
 //!
 //! ```
 //! use ftcache_policy::{ExpertId, LayerId, PoolId, SlotId};
@@ -50,6 +51,7 @@ mod rebuild;
 mod report;
 mod snapshot;
 mod stage_plan;
+mod state;
 mod stats;
 mod step;
 mod verify;
@@ -68,5 +70,6 @@ pub use rebuild::{Keep, Move};
 pub use report::{LayerRouting, MeanRouting};
 pub use snapshot::{BringBackTicket, Placement, Residents, SnapshotError};
 pub use stage_plan::{Gather, RowRun, StagePlan};
+pub use state::{PoolState, State, StateError};
 pub use stats::Stats;
 pub use step::{Misses, Phase, Step};

@@ -43,7 +43,7 @@ impl Absence {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place(u32);
 
-const ABSENT_FIRST: u32 = u32::MAX - 7;
+pub(crate) const ABSENT_FIRST: u32 = u32::MAX - 7;
 const PENDING_BIT: u32 = 8;
 const _: () = assert!(SlotId::LIMIT == ABSENT_FIRST - PENDING_BIT && Absence::COUNT <= 8);
 
@@ -72,6 +72,18 @@ impl Place {
     /// The same if it is pending, not marked any more.
     fn unmarked(self) -> Self {
         Self(self.0 | PENDING_BIT)
+    }
+
+    /// As kernels have it: the number of a slot, or of an absence from [`ABSENT_FIRST`] on.
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
+
+    /// The place that kernels have so; `None` if it is neither a slot nor an absence that is known.
+    pub(crate) fn from_number(number: u32) -> Option<Self> {
+        let place = Self(number);
+        let is_known = place.is_slot() || place.is_absent() && place.absence_index() < Absence::COUNT;
+        is_known.then_some(place)
     }
 
     /// The number itself: a slot, or none.
@@ -127,6 +139,19 @@ impl Map {
             expert.place = Place::absent(Absence::Freed);
         }
         map
+    }
+
+    /// Every place, count of routes and owner anew: of each expert, and of each slot of all pools.
+    pub(crate) fn set(
+        &mut self,
+        experts: impl Iterator<Item = (Place, u64)>,
+        owners: impl Iterator<Item = FlatExpertId>,
+    ) {
+        for ((expert, high), (place, routed)) in self.experts.iter_mut().zip(&mut self.routed_high).zip(experts) {
+            *expert = Expert { place, routed: routed as u32 };
+            *high = (routed >> 32) as u32;
+        }
+        self.expert_of.iter_mut().zip(owners).for_each(|(owner, given)| *owner = given);
     }
 
     #[inline]

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::iter::Zip;
+use std::ops::Range;
 use std::slice;
 
 use ftcache_policy::{
@@ -77,6 +78,11 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
+    /// Its slots among those of all pools.
+    pub(crate) fn slots(&self) -> Range<usize> {
+        self.first as usize..(self.first + self.recency.slot_count()) as usize
+    }
+
     /// Slots that steps may have, those that are pinned included.
     pub(crate) fn open_count(&self) -> u32 {
         self.recency.slot_count() - self.recency.withheld()

@@ -216,6 +216,11 @@ impl Cache {
         self.prefill.staging.as_ref()
     }
 
+    /// A bank with rows narrower than this ships whole layers.
+    pub fn small_row_bytes(&self) -> u64 {
+        self.prefill.small_row_bytes
+    }
+
     /// Opens a prefill chunk. Slots under buffers that are borrowed are freed and handed out to nobody until it ends;
     /// rows on their way there are lost, and are to land before the buffers are filled.
     ///

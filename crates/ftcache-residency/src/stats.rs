@@ -40,7 +40,7 @@ pub struct Stats {
     pub refused: u64,
 }
 
-/// Every counter.
+/// Every counter, in the order of the fields.
 macro_rules! for_each_counter {
     ($each:ident) => {
         $each!(
@@ -61,7 +61,37 @@ macro_rules! for_each_counter {
     };
 }
 
+/// How many counters there are.
+const COUNTER_COUNT: usize = {
+    macro_rules! count {
+        ($($counter:ident),*) => { [$(stringify!($counter)),*].len() };
+    }
+    for_each_counter!(count)
+};
+
 impl Stats {
+    /// How many counters there are.
+    pub const COUNTER_COUNT: usize = COUNTER_COUNT;
+
+    /// Every counter, in the order of the fields.
+    pub fn counters(&self) -> [u64; COUNTER_COUNT] {
+        macro_rules! list {
+            ($($counter:ident),*) => { [$(self.$counter),*] };
+        }
+        for_each_counter!(list)
+    }
+
+    /// From every counter, in the order of the fields.
+    pub fn from_counters(counters: [u64; COUNTER_COUNT]) -> Self {
+        macro_rules! fields {
+            ($($counter:ident),*) => {{
+                let [$($counter),*] = counters;
+                Self { $($counter),* }
+            }};
+        }
+        for_each_counter!(fields)
+    }
+
     /// Distinct experts that were resident before their step.
     pub fn hits(&self) -> u64 {
         self.distinct - self.misses
@@ -120,6 +150,17 @@ impl Tally {
     #[inline]
     pub(crate) fn of(&mut self, step: &Step) -> &mut Stats {
         &mut self.stats[Phase::ALL.len() * step.layer.index() + step.phase as usize]
+    }
+
+    /// All of them, layer after layer.
+    pub(crate) fn stats(&self) -> &[Stats] {
+        &self.stats
+    }
+
+    /// All of them anew.
+    pub(crate) fn set(&mut self, stats: impl Iterator<Item = Stats>) {
+        self.stats.clear();
+        self.stats.extend(stats);
     }
 
     pub(crate) fn restart(&mut self) {

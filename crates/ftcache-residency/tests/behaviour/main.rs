@@ -6,7 +6,8 @@ use ftcache_policy::{
 };
 use ftcache_residency::{
     Absence, Cache, ChunkReport, EnsureError, FetchOrder, Keep, LateError, LatePlan, LateStats, Misses, Parts, Phase,
-    PinError, Plan, PoolsError, SnapshotError, StageError, StagePlan, Stats, Step, strided,
+    PinError, Plan, PoolState, PoolsError, SnapshotError, StageError, StagePlan, State, StateError, Stats, Step,
+    strided,
 };
 use ftcache_testkit::Rng;
 
@@ -23,6 +24,7 @@ mod readers;
 mod rebuild;
 mod routing;
 mod staging_order;
+mod state;
 mod statistics;
 mod texts;
 mod tokens;

@@ -1,0 +1,621 @@
+//! The residency as plain numbers, out of a cache and into one: nothing is lost, and nothing wrong gets in.
+
+use ftcache_policy::Recency;
+use ftcache_testkit::generators::skewed_routes;
+
+use super::*;
+
+const EVICTED: u32 = State::ABSENT_FIRST + Absence::Evicted as u32;
+const ON_CPU: u32 = State::ABSENT_FIRST + Absence::OnCpu as u32;
+const NEVER_ROUTED: u32 = State::ABSENT_FIRST;
+const NOBODY: u32 = State::NOBODY;
+
+fn hybrid(layer_number: u32, rule: FetchRule) -> Step {
+    let misses = Misses::Hybrid { fetch: Fetch { rule, most: None }, order: FetchOrder::Recency };
+    Step { misses, ..Step::new(layer(layer_number)) }
+}
+
+/// Three layers of four experts; the first in pool 0, of two slots, the last in pool 1, of three.
+fn small_cache() -> Cache {
+    let pools = [Some(POOL), None, Some(PoolId::new(1))];
+    let mut cache = Cache::with_pools(4, &pools, &[2, 3]).unwrap();
+    cache.pin(&[(layer(0), expert(3)), (layer(2), expert(1)), (layer(2), expert(2))], 1).unwrap();
+    decode(&mut cache, 0, &[0, 1]);
+    decode(&mut cache, 0, &[0, 3, 3]);
+    commit(&mut cache, hybrid(2, FetchRule::Carry(Fraction::from_q16(40_000).unwrap())), &[0, 1]);
+    commit(&mut cache, of_phase(Phase::Prefill, 2), &[3]);
+    cache
+}
+
+/// An empty cache with the pools and pins of another.
+fn emptied(cache: &Cache) -> Cache {
+    let layers = (0..cache.layer_count()).map(LayerId::from_index);
+    let pools: Vec<Option<PoolId>> = layers.clone().map(|layer| cache.pool_of(layer).ok()).collect();
+    let slot_counts: Vec<u32> =
+        (0..cache.pool_count()).map(|pool| cache.slot_count(PoolId::from_index(pool))).collect();
+    let mut empty = Cache::with_pools(cache.expert_count(), &pools, &slot_counts).unwrap();
+    let experts = layers.flat_map(|layer| (0..cache.expert_count()).map(move |number| (layer, expert(number))));
+    let pinned: Vec<_> = experts.filter(|&(layer, expert)| cache.is_pinned(layer, expert)).collect();
+    empty.pin(&pinned, 0).unwrap();
+    empty
+}
+
+/// Holds that all that can be read of two caches is equal.
+#[track_caller]
+fn assert_alike(one: &Cache, other: &Cache) {
+    one.check().unwrap();
+    other.check().unwrap();
+    assert_eq!((one.step(), one.digest()), (other.step(), other.digest()));
+    for pool in (0..one.pool_count()).map(PoolId::from_index) {
+        assert_eq!(owners(one, pool), owners(other, pool));
+        assert_eq!(stamps(one, pool), stamps(other, pool));
+        assert_eq!(one.pinned_count(pool), other.pinned_count(pool));
+        assert_eq!(one.pool_stats(pool), other.pool_stats(pool));
+    }
+    for layer in (0..one.layer_count()).map(LayerId::from_index) {
+        let phases = |cache: &Cache| Phase::ALL.map(|phase| cache.phase_stats(layer, phase));
+        assert_eq!(phases(one), phases(other));
+        assert_eq!(one.carried(layer), other.carried(layer));
+        assert_eq!(one.layer_routing(layer), other.layer_routing(layer));
+        for expert in (0..one.expert_count()).map(ExpertId::new) {
+            let numbers = |cache: &Cache| {
+                let is_pinned = cache.is_pinned(layer, expert);
+                let (slot, absence) = (cache.slot_of(layer, expert), cache.absence(layer, expert));
+                (slot, absence, cache.last_active(layer, expert), cache.routed(layer, expert), is_pinned)
+            };
+            assert_eq!(numbers(one), numbers(other));
+        }
+    }
+    assert_eq!(one.state(), other.state());
+}
+
+#[test]
+fn every_number_lies_where_kernels_look_for_it() {
+    let stats = |cache: &Cache, number| Phase::ALL.map(|phase| cache.phase_stats(layer(number), phase).counters());
+    let cache = small_cache();
+    let wanted = State {
+        step: 4,
+        places: vec![
+            0,
+            EVICTED,
+            NEVER_ROUTED,
+            1, // in pool 0
+            NEVER_ROUTED,
+            NEVER_ROUTED,
+            NEVER_ROUTED,
+            NEVER_ROUTED, // in no pool
+            0,
+            ON_CPU,
+            NEVER_ROUTED,
+            1, // in pool 1
+        ],
+        active: vec![0, 0, 0, 0, 0, 0, 0, 0, 3, 3, 0, 0],
+        routed: vec![2, 1, 0, 2, 0, 0, 0, 0, 1, 1, 0, 1],
+        marked: vec![0, 0, 0, 1, 0, 0, 0, 0, 0, 1, 1, 0],
+        carried: vec![0, 0, 2 * 40_000 - 65_536],
+        stats: [0, 1, 2].map(|layer| stats(&cache, layer)).into_iter().flatten().flatten().collect(),
+        stamps: vec![2, 2, 3, 1, 0],
+        owners: vec![0, 3, 8, 11, NOBODY],
+        pinned: vec![0, 1, 0, 0, 0],
+        pools: vec![
+            PoolState { first: 0, slot_count: 2, pinned_count: 1, marked_count: 1, withheld: 0 },
+            PoolState { first: 2, slot_count: 3, pinned_count: 0, marked_count: 2, withheld: 0 },
+        ],
+    };
+    assert_eq!(cache.state(), Ok(wanted));
+    // Two steps of layer 0: five routes, one hit, four distinct experts, of which three missed.
+    assert_eq!(stats(&cache, 0)[0], [2, 5, 1, 4, 3, 3, 1, 3, 0, 0, 0, 0, 0]);
+    assert_eq!(cache.state().unwrap().stats[..13], stats(&cache, 0)[0]);
+    assert_eq!(cache.state().unwrap().stats[(2 * 3 + Phase::Prefill as usize) * 13], 1, "a step of layer 2");
+}
+
+#[test]
+fn counters_go_in_the_order_of_the_fields() {
+    let counters: Vec<u64> = (1..=Stats::COUNTER_COUNT as u64).collect();
+    let stats = Stats::from_counters(counters.clone().try_into().unwrap());
+    assert_eq!(stats.counters()[..], counters);
+    let text = format!("{stats:#?}");
+    insta::assert_snapshot!(text, @"
+    Stats {
+        steps: 1,
+        routes: 2,
+        hit_routes: 3,
+        distinct: 4,
+        misses: 5,
+        fetched: 6,
+        evictions: 7,
+        cold_misses: 8,
+        capacity_misses: 9,
+        staging_misses: 10,
+        freed_misses: 11,
+        cpu_misses: 12,
+        refused: 13,
+    }
+    ");
+}
+
+#[test]
+fn an_empty_cache_goes_out_and_in() {
+    let cache = one_pool(2, 8, 4);
+    let state = cache.state().unwrap();
+    assert_eq!((&state.owners, &state.stamps), (&vec![NOBODY; 4], &vec![0; 4]));
+    let mut other = one_pool(2, 8, 4);
+    other.set_state(&state).unwrap();
+    assert_alike(&other, &cache);
+    let mut poolless = Cache::with_pools(8, &[None], &[]).unwrap();
+    poolless.set_state(&poolless.state().unwrap()).unwrap();
+    poolless.check().unwrap();
+}
+
+#[test]
+fn a_state_takes_the_place_of_what_there_was() {
+    let cache = small_cache();
+    let mut other = emptied(&cache);
+    decode(&mut other, 0, &[2, 1]);
+    decode(&mut other, 2, &[3, 1, 2]);
+    other.set_state(&cache.state().unwrap()).unwrap();
+    assert_alike(&other, &cache);
+}
+
+#[test]
+fn routes_beyond_32_bits_and_the_last_step_go_in() {
+    let mut cache = small_cache();
+    let mut state = cache.state().unwrap();
+    (state.routed[0], state.carried[1], state.step) = (u64::MAX - 1, 65_535, Recency::LAST_STEP);
+    state.active[2] = state.step;
+    cache.set_state(&state).unwrap();
+    cache.check().unwrap();
+    assert_eq!(cache.state(), Ok(state));
+    assert_eq!(cache.routed(layer(0), expert(0)), u64::MAX - 1);
+    assert_eq!(refuse(&mut cache, layer(0), &[0]), EnsureError::LastStep { step: Recency::LAST_STEP });
+}
+
+// What kernels do not know of.
+#[test]
+fn drafts_wait_on_and_answers_are_forgotten() {
+    let mut cache = one_pool(1, 8, 4);
+    commit(&mut cache, of_phase(Phase::Verify, 0), &[0, 1]);
+    let with_token = Step { token: Some(7), ..Step::new(layer(0)) };
+    commit(&mut cache, with_token, &[2]);
+    cache.set_state(&cache.state().unwrap()).unwrap();
+    assert!(!commit(&mut cache, with_token, &[2]).is_repeat());
+    cache.accept(layer(0), &ids(&[1])).unwrap();
+    cache.check().unwrap();
+    assert_eq!(stamps(&cache, POOL), [1, 4, 3, 0], "0 was rejected");
+}
+
+#[test]
+fn nothing_is_fetched_later_for_a_step_before() {
+    let mut cache = one_pool(1, 8, 4);
+    let plan = commit(&mut cache, hybrid(0, FetchRule::UpTo(0)), &[0, 1]);
+    cache.set_state(&cache.state().unwrap()).unwrap();
+    let error = cache.fetch_later(&plan, 1, &mut LatePlan::new()).map(drop).unwrap_err();
+    assert_eq!(error, LateError::NotTheLastStep { step: 1, last: None });
+}
+
+#[test]
+fn what_came_of_chunks_and_flights_stays() {
+    let mut cache = borrowing(3, 4, 12);
+    decode(&mut cache, 0, &[0, 1]);
+    cache.begin_chunk().unwrap();
+    cache.end_chunk().unwrap();
+    let plan = commit(&mut cache, hybrid(1, FetchRule::UpTo(0)), &[0]);
+    let mut late = LatePlan::new();
+    cache.fetch_later(&plan, 1, &mut late).unwrap().commit();
+    cache.land(late.flight());
+    let before = (cache.chunk_total(), cache.late_stats());
+    assert_eq!((before.0.lost, before.1.landed), (2, 1));
+    let state = cache.state().unwrap();
+    assert_eq!(state.places[..2], [State::ABSENT_FIRST + Absence::Staged as u32; 2]);
+    cache.set_state(&state).unwrap();
+    assert_eq!((cache.chunk_total(), cache.late_stats()), before);
+    cache.begin_chunk().unwrap();
+    cache.check().unwrap();
+}
+
+/// How a residency comes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// To a new cache.
+    New,
+    /// To the cache as it was when it came back last: the steps since were the device's.
+    AsItWas,
+    /// To the cache that it is from.
+    Same,
+}
+
+/// Two caches that see the same; one is taken out as plain numbers and in again now and then.
+struct Twins {
+    rng: Rng,
+    way: Way,
+    kept: Cache,
+    moved: Cache,
+    /// What was moved, as it was then.
+    before: Cache,
+    /// The last step that was verified, by its layer and routes.
+    verified: (LayerId, Vec<ExpertId>),
+    accepted_count: u32,
+    /// Layers with slots.
+    in_play: Vec<u32>,
+}
+
+impl Twins {
+    fn new(seed: u64, way: Way) -> Self {
+        let mut rng = Rng::new(seed);
+        let slot_counts: Vec<u32> = (0..1 + rng.below(3)).map(|_| 1 + rng.below(20) as u32).collect();
+        let mut pool = || rng.chance(4, 5).then(|| PoolId::new(rng.below(slot_counts.len() as u64) as u32));
+        let mut pools: Vec<Option<PoolId>> = (0..5).map(|_| pool()).collect();
+        pools[0] = Some(POOL);
+        let cache = Cache::with_pools(2 + rng.below(24) as u32, &pools, &slot_counts).unwrap();
+        let (moved, before) = (cache.clone(), cache.clone());
+        let in_play = (0..5).filter(|&number| pools[number as usize].is_some()).collect();
+        Self { rng, way, kept: cache, moved, before, verified: (layer(0), Vec::new()), accepted_count: 0, in_play }
+    }
+
+    fn layer(&mut self) -> LayerId {
+        layer(self.in_play[self.rng.below(self.in_play.len() as u64) as usize])
+    }
+
+    fn routes(&mut self) -> Vec<ExpertId> {
+        let count = self.rng.below(12) as usize;
+        let mut routes = skewed_routes(&mut self.rng, self.kept.expert_count(), count);
+        for route in &mut routes {
+            if self.rng.chance(1, 16) {
+                *route = ExpertId::ABSENT;
+            }
+        }
+        routes
+    }
+
+    fn step(&mut self) -> Step {
+        let rng = &mut self.rng;
+        let phase = [Phase::Decode, Phase::Decode, Phase::Prefill, Phase::Verify][rng.below(4) as usize];
+        let fraction = Fraction::from_q16(rng.below(65_537) as u32).unwrap();
+        let rule = match rng.below(4) {
+            0 => FetchRule::UpTo(rng.below(6) as u32),
+            1 => FetchRule::MinWait(fraction),
+            2 => FetchRule::PreferFetch(fraction),
+            _ => FetchRule::Carry(fraction),
+        };
+        let fetch = Fetch { rule, most: rng.chance(1, 3).then(|| rng.below(4) as u32) };
+        let order = if rng.chance(1, 2) { FetchOrder::Recency } else { FetchOrder::LowestId };
+        let misses = if rng.chance(1, 2) { Misses::Fetched } else { Misses::Hybrid { fetch, order } };
+        let continues = rng.chance(1, 12);
+        Step { phase, misses, continues, ..Step::new(self.layer()) }
+    }
+
+    /// The same call to both.
+    fn both<T: PartialEq + std::fmt::Debug>(&mut self, call: impl Fn(&mut Cache) -> T) -> T {
+        let (kept, moved) = (call(&mut self.kept), call(&mut self.moved));
+        assert_eq!(moved, kept);
+        kept
+    }
+
+    fn go_on(&mut self) {
+        match self.rng.below(24) {
+            0 => {
+                let pool = PoolId::new(self.rng.below(self.kept.pool_count() as u64) as u32);
+                let free = slot(self.rng.below(u64::from(self.kept.slot_count(pool))) as u32);
+                self.both(|cache| cache.forget(pool, free));
+            }
+            1 => {
+                let layer = self.layer();
+                let _ = self.both(|cache| cache.forget_layer(layer));
+            }
+            2 | 3 => {
+                let layer = self.layer();
+                let pinned = expert(self.rng.below(u64::from(self.kept.expert_count())) as u32);
+                let _ = self.both(|cache| cache.pin(&[(layer, pinned)], 3));
+                // Pins are the host's to say, and both sides are told.
+                let _ = self.before.pin(&[(layer, pinned)], 3);
+            }
+            4 => {
+                let layer = self.layer();
+                let experts: Vec<_> = (0..self.kept.expert_count()).map(|number| (layer, expert(number))).collect();
+                let _ = self.both(|cache| cache.unpin(&experts));
+                self.before.unpin(&experts).unwrap();
+            }
+            5 | 6 if self.way == Way::Same => {
+                let (layer, drafts) = self.verified.clone();
+                let accepted: Vec<ExpertId> = drafts.into_iter().filter(|_| self.rng.chance(1, 2)).collect();
+                let outcome = self.both(|cache| cache.accept(layer, &accepted));
+                self.accepted_count += u32::from(outcome.is_ok());
+            }
+            7 if self.rng.chance(1, 4) => self.both(Cache::reset_stats),
+            8 if self.rng.chance(1, 4) => self.both(Cache::reset_routing),
+            9 if self.rng.chance(1, 4) => self.both(Cache::reset),
+            10 => {
+                let step = self.kept.step() + self.rng.below(9);
+                self.both(|cache| cache.skip_to(step));
+            }
+            _ => self.admit(),
+        }
+    }
+
+    fn admit(&mut self) {
+        let (step, routes, is_aborted) = (self.step(), self.routes(), self.rng.chance(1, 12));
+        // Every field of a plan that was new.
+        let outcome = self.both(|cache| {
+            let mut plan = Plan::new();
+            let outcome = cache
+                .ensure(step, &routes, &mut plan)
+                .map(|ticket| if is_aborted { ticket.abort() } else { ticket.commit() });
+            outcome.map(|()| format!("{plan} {plan:?}"))
+        });
+        if outcome.is_ok() && !is_aborted && step.phase == Phase::Verify {
+            self.verified = (step.layer, routes);
+        }
+    }
+
+    fn carry_over(&mut self) {
+        let state = self.moved.state().unwrap();
+        match self.way {
+            Way::New => self.moved = emptied(&self.moved),
+            Way::AsItWas => self.moved = self.before.clone(),
+            Way::Same => {}
+        }
+        self.moved.set_state(&state).unwrap();
+        assert_eq!(self.moved.state(), Ok(state));
+        self.before = self.moved.clone();
+        assert_alike(&self.moved, &self.kept);
+    }
+}
+
+#[test]
+fn a_cache_that_was_plain_numbers_decides_as_one_that_never_was() {
+    let (mut seen, mut accepted_count) = (Stats::default(), 0);
+    for seed in 0..150 {
+        let way = [Way::New, Way::AsItWas, Way::Same][seed as usize % 3];
+        // Read only of one that fails, last.
+        println!("seed {seed}, {way:?}");
+        let mut twins = Twins::new(seed, way);
+        let between = 1 + twins.rng.below(9);
+        for number in 0..300 {
+            if number % between == 0 {
+                twins.carry_over();
+            }
+            twins.go_on();
+        }
+        twins.carry_over();
+        seen += twins.kept.total_stats();
+        accepted_count += u64::from(twins.accepted_count);
+    }
+    // The steps are not all of one kind.
+    let Stats { refused, evictions, cpu_misses, freed_misses, hit_routes, .. } = seen;
+    let rare = [refused, evictions, cpu_misses, freed_misses, hit_routes, accepted_count].into_iter().min();
+    assert!(rare > Some(250), "{seen:?}, {accepted_count} accepted");
+}
+
+/// Has a state refused that was changed on the way, and holds that nothing has changed.
+#[track_caller]
+fn refused(change: impl FnOnce(&mut State)) -> StateError {
+    let mut cache = small_cache();
+    let mut state = cache.state().unwrap();
+    change(&mut state);
+    let before = format!("{cache:?}");
+    let error = cache.set_state(&state).unwrap_err();
+    assert_eq!(format!("{cache:?}"), before);
+    error
+}
+
+fn lines(errors: impl IntoIterator<Item = StateError>) -> String {
+    let lines: Vec<String> = errors.into_iter().map(|error| error.to_string()).collect();
+    assert!(lines.iter().all(|line| !line.contains('\n')));
+    lines.join("\n")
+}
+
+#[test]
+fn a_state_of_other_numbers_is_refused() {
+    let texts = lines([
+        refused(|state| state.places.truncate(11)),
+        refused(|state| state.active.push(0)),
+        refused(|state| state.routed.clear()),
+        refused(|state| state.marked.push(0)),
+        refused(|state| state.carried.push(0)),
+        refused(|state| state.stats.truncate(116)),
+        refused(|state| state.stamps.push(0)),
+        refused(|state| state.owners.truncate(4)),
+        refused(|state| state.pinned.push(0)),
+        refused(|state| state.pools.truncate(1)),
+        refused(|state| state.pools[1].first = 3),
+        refused(|state| state.pools[1].slot_count = 2),
+        refused(|state| state.pools[0].pinned_count = 0),
+        refused(|state| state.pools[1].marked_count = 3),
+        refused(|state| state.pools[1].withheld = 1),
+        refused(|state| state.step = 3),
+        refused(|state| state.step = u64::MAX),
+        refused(|state| state.carried[1] = 65_536),
+    ]);
+    insta::assert_snapshot!(texts, @"
+    places: their number is 11 and should be 12
+    active: their number is 13 and should be 12
+    routed: their number is 0 and should be 12
+    marked: their number is 13 and should be 12
+    carried: their number is 4 and should be 3
+    stats: their number is 116 and should be 117
+    stamps: their number is 6 and should be 5
+    owners: their number is 4 and should be 5
+    pinned: their number is 6 and should be 5
+    pools: their number is 1 and should be 2
+    pool 1: first is 3 and should be 2
+    pool 1: slot_count is 2 and should be 3
+    pool 0: pinned_count is 0 and should be 1
+    pool 1: marked_count is 3 and should be 2
+    pool 1: withheld is 1 and should be 0
+    a state of step 3; the cache is at step 4
+    a state of step 18446744073709551615; step 18446744073709551614 is the last that can be counted
+    layer 1 carries 65536/65536 of a miss; less than a whole one is carried
+    ");
+}
+
+#[test]
+fn a_state_that_contradicts_itself_is_refused() {
+    let texts = lines([
+        refused(|state| state.marked[3] = 0),
+        refused(|state| state.marked[3] = 2),
+        refused(|state| state.marked[4] = 1),
+        refused(|state| state.active[8] = 5),
+        refused(|state| state.places[9] = State::ABSENT_FIRST - 1),
+        refused(|state| state.places[9] = SlotId::LIMIT),
+        refused(|state| state.places[9] = State::ABSENT_FIRST + 6),
+        refused(|state| state.places[9] = u32::MAX),
+        refused(|state| state.places[9] = State::ABSENT_FIRST + Absence::InFlight as u32),
+        refused(|state| state.places[5] = 1),
+        refused(|state| state.places[0] = 2),
+        refused(|state| state.places[9] = SlotId::LIMIT - 1),
+        refused(|state| state.places[9] = 2),
+        refused(|state| state.places[9] = 1),
+        refused(|state| state.places.swap(8, 11)),
+        // An expert with two slots, one that lost its own, and one that is in another pool's.
+        refused(|state| (state.owners[4], state.stamps[4]) = (8, 4)),
+        refused(|state| state.places[8] = EVICTED),
+        refused(|state| (state.owners[4], state.stamps[4]) = (9, 4)),
+        refused(|state| (state.owners[4], state.stamps[4]) = (12, 4)),
+        refused(|state| (state.owners[4], state.stamps[4]) = (0, 4)),
+        refused(|state| (state.owners[4], state.stamps[4]) = (5, 4)),
+        refused(|state| (state.owners[2], state.places[8]) = (0, EVICTED)),
+        refused(|state| state.stamps[4] = 4),
+        refused(|state| state.stamps[0] = 0),
+        refused(|state| (state.owners[0], state.places[0]) = (NOBODY, EVICTED)),
+        refused(|state| state.owners[4] = 9),
+        refused(|state| state.stamps[0] = 5),
+        refused(|state| {
+            state.pinned[0] = 1;
+            state.pools[0].pinned_count = 2;
+        }),
+        refused(|state| {
+            state.pinned[1] = 0;
+            state.pools[0].pinned_count = 0;
+        }),
+        refused(|state| state.pinned[1] = 2),
+        refused(|state| {
+            state.pinned[4] = 1;
+            state.pools[1].pinned_count = 1;
+        }),
+    ]);
+    insta::assert_snapshot!(texts, @"
+    layer 0 expert 3: its mark is 0; the cache's is 1
+    layer 0 expert 3: its mark is 2; the cache's is 1
+    layer 1 expert 0: its mark is 1; the cache's is 0
+    layer 2 expert 0 was active in step 5; the last is 4
+    layer 2 expert 1: 0xfffffff7 is neither a slot nor one of 6 absences from 0xfffffff8 on
+    layer 2 expert 1: 0xfffffff0 is neither a slot nor one of 6 absences from 0xfffffff8 on
+    layer 2 expert 1: 0xfffffffe is neither a slot nor one of 6 absences from 0xfffffff8 on
+    layer 2 expert 1: 0xffffffff is neither a slot nor one of 6 absences from 0xfffffff8 on
+    layer 2 expert 1: its row is said to be on its way
+    layer 1 expert 1 is in slot 1; its layer holds 0 slots
+    layer 0 expert 0 is in slot 2; pool 0 has 2 slots
+    layer 2 expert 1 is in slot 4294967279; pool 1 has 3 slots
+    flat expert 9 is in slot 2 of pool 1, which has no owner
+    flat expert 9 is in slot 1 of pool 1, which has owner 11
+    flat expert 8 is in slot 1 of pool 1, which has owner 11
+    pool 1 slot 2 has owner 8, which is in slot 0 of pool 1
+    pool 1 slot 0 has owner 8, which is in no slot
+    pool 1 slot 2 has owner 9, which is in no slot
+    pool 1 slot 2 has owner 12, which is no expert of 0..12
+    pool 1 slot 2 has owner 0, which is in slot 0 of pool 0
+    pool 1 slot 2 has owner 5, which is in no slot
+    pool 1 slot 0 has owner 0, which is in slot 0 of pool 0
+    pool 1 slot 2 has stamp 4 and no owner
+    pool 0 slot 0 has stamp 0 and owner 0
+    pool 0 slot 0 has stamp 2 and no owner
+    pool 1 slot 2 has stamp 0 and owner 9
+    pool 0 slot 0 has stamp 5; the last step is 4
+    pool 0 slot 0: its pin is 1; by its owner's mark it is 0
+    pool 0 slot 1: its pin is 0; by its owner's mark it is 1
+    pool 0 slot 1: its pin is 2; by its owner's mark it is 1
+    pool 1 slot 2: its pin is 1; by its owner's mark it is 0
+    ");
+}
+
+#[test]
+fn other_pins_are_refused() {
+    let mut cache = small_cache();
+    let state = cache.state().unwrap();
+    cache.unpin(&[(layer(2), expert(1))]).unwrap();
+    let error = cache.set_state(&state).unwrap_err();
+    insta::assert_snapshot!(lines([error]), @"pool 1: marked_count is 2 and should be 1");
+    cache.check().unwrap();
+}
+
+#[test]
+fn rows_on_their_way_and_open_chunks_are_refused() {
+    let mut cache = borrowing(3, 4, 12);
+    let plan = commit(&mut cache, hybrid(0, FetchRule::UpTo(0)), &[0, 1, 2]);
+    let state = cache.state().unwrap();
+    let mut late = LatePlan::new();
+    cache.fetch_later(&plan, 2, &mut late).unwrap().commit();
+    // One of them is nobody's any more, and its copy is on its way all the same.
+    cache.forget(POOL, slot(0));
+    let in_flight = StateError::InFlight { pool: POOL, in_flight_count: 2 };
+    assert_eq!((cache.state(), cache.set_state(&state)), (Err(in_flight), Err(in_flight)));
+    assert_eq!(cache.land(late.flight()), 1);
+    assert!(cache.state().is_ok());
+    cache.begin_chunk().unwrap();
+    assert_eq!((cache.state(), cache.set_state(&state)), (Err(StateError::ChunkOpen), Err(StateError::ChunkOpen)));
+    cache.check().unwrap();
+    insta::assert_snapshot!(lines([in_flight, StateError::ChunkOpen]), @"
+    pool 0 has 2 slots in flight; a state has 0
+    a prefill chunk is open
+    ");
+    cache.end_chunk().unwrap();
+    cache.set_state(&state).unwrap();
+    assert_eq!(cache.state(), Ok(state));
+}
+
+/// One number of a state, changed.
+fn damage(state: &mut State, rng: &mut Rng) {
+    fn one<'a, T>(numbers: &'a mut [T], rng: &mut Rng) -> Option<&'a mut T> {
+        let index = rng.below(numbers.len().max(1) as u64) as usize;
+        numbers.get_mut(index)
+    }
+    let large = [0, 1, 2, 3, 4, 7, State::ABSENT_FIRST - 8, NEVER_ROUTED, EVICTED, State::ABSENT_FIRST + 5, NOBODY];
+    let large = large[rng.below(large.len() as u64) as usize];
+    let (small, step) = (rng.below(3) as u8, rng.below(state.step + 3));
+    match rng.below(11) {
+        0 => one(&mut state.places, rng).map(|place| *place = large),
+        1 => one(&mut state.owners, rng).map(|owner| *owner = large),
+        2 => one(&mut state.stamps, rng).map(|stamp| *stamp = step),
+        3 => one(&mut state.active, rng).map(|active| *active = step),
+        4 => one(&mut state.marked, rng).map(|marked| *marked = small),
+        5 => one(&mut state.pinned, rng).map(|pinned| *pinned = small),
+        6 => one(&mut state.carried, rng).map(|carried| *carried = large),
+        7 => one(&mut state.routed, rng).map(|routed| *routed = u64::from(large) << 7),
+        8 => one(&mut state.stats, rng).map(|counter| *counter = u64::from(large)),
+        9 => one(&mut state.pools, rng).map(|pool| {
+            let PoolState { first, slot_count, pinned_count, marked_count, withheld } = pool;
+            let number =
+                [first, slot_count, pinned_count, marked_count, withheld].into_iter().nth(rng.below(5) as usize);
+            *number.expect("one of five") = large % 4;
+        }),
+        _ => {
+            state.step = step;
+            None
+        }
+    };
+}
+
+// Whatever comes in either is the residency from then on, whole and right, or leaves the cache as it was.
+#[test]
+fn a_damaged_state_is_refused_or_right() {
+    let mut accepted = 0;
+    for seed in 0..2_000 {
+        let mut rng = Rng::new(seed);
+        let mut twins = Twins::new(seed / 20, Way::Same);
+        (0..30).for_each(|_| twins.go_on());
+        let (mut cache, mut state) = (twins.kept, twins.moved.state().unwrap());
+        for _ in 0..1 + rng.below(3) {
+            damage(&mut state, &mut rng);
+        }
+        let before = format!("{cache:?}");
+        match cache.set_state(&state) {
+            Ok(()) => {
+                accepted += 1;
+                cache.check().unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+                assert_eq!(cache.state(), Ok(state), "seed {seed}");
+            }
+            Err(error) => assert_eq!(format!("{cache:?}"), before, "seed {seed}: {error}"),
+        }
+    }
+    assert!((200..1_800).contains(&accepted), "{accepted} of 2,000 were accepted");
+}
