@@ -61,6 +61,7 @@ impl CudaWorld {
             + counts.events
             + counts.graphs
             + counts.graph_execs
+            + counts.modules
             + counts.primary_retains;
         assert_eq!(left, 0, "seed {}: {counts:?}", emulated.seed());
     }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::atomic::AtomicU32;
 
 use ftcache_transfer::{
-    CopyError, Device, DeviceError, DeviceSpan, Event, HostAccess, HostDevice, Memory, RowCopy, Stream,
+    CopyError, Device, DeviceError, DeviceSpan, Event, HostAccess, HostDevice, Launch, Memory, RowCopy, Stream,
 };
 
 /// A device and what it was asked.
@@ -17,7 +17,7 @@ pub(crate) struct State<D> {
     /// In the order in which they were allocated: the arenas, bank by bank.
     pub(crate) memories: Vec<Memory>,
     pub(crate) copies: Vec<(Stream, RowCopy)>,
-    /// Copies, zeros, records and waits.
+    /// Copies, zeros, kernels, records and waits.
     pub(crate) enqueued: u64,
     /// Calls after which something that was enqueued is done.
     pub(crate) waited: u64,
@@ -207,5 +207,22 @@ unsafe impl<D: Device> Device for Watched<D> {
 
     fn read(&mut self, memory: Memory, offset: u64, target: &mut [u8]) -> Result<(), DeviceError> {
         self.await_it().host.read(memory, offset, target)
+    }
+
+    fn write(&mut self, memory: Memory, offset: u64, source: &[u8]) -> Result<(), DeviceError> {
+        self.await_it().host.write(memory, offset, source)
+    }
+
+    fn kernel_address(&mut self, base: *const u8, bytes: u64) -> Result<u64, DeviceError> {
+        self.get_mut().host.kernel_address(base, bytes)
+    }
+
+    fn prepare_kernels(&mut self) -> Result<(), DeviceError> {
+        self.get_mut().host.prepare_kernels()
+    }
+
+    unsafe fn launch(&mut self, stream: Stream, launch: &Launch<'_>) -> Result<(), DeviceError> {
+        // SAFETY: our caller made the promise that is asked for here.
+        unsafe { self.enqueue().host.launch(stream, launch) }
     }
 }

@@ -1,5 +1,7 @@
 //! Chores: `cargo xtask COMMAND`. Each command has a file; this one is the list.
 
+mod bench_gpu;
+mod build_kernels;
 mod demo;
 mod header;
 mod native;
@@ -12,10 +14,15 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
-  demo              builds libftcache.a, compiles the mini engine against it and runs it
-  test              runs the tests: Rust, the header, the model fixtures, those of CUDA on a GPU if there is one, CTest
-  header [--check]  writes include/ftcache.h, or says whether it is fresh
-  models [--check]  writes testdata/gguf with PyPI's gguf package, or says whether it is fresh
+  demo                     builds libftcache.a, compiles the mini engine against it and runs it
+  test                     runs the tests: Rust, the header, the kernels' images, the model fixtures, those of CUDA on a
+                           GPU if there is one, CTest
+  header [--check]         writes include/ftcache.h, or says whether it is fresh
+  build-kernels [--check]  compiles kernels/ with nvcc 13.0 to the images in ftcache-transfer, or says whether they are
+                           fresh
+  bench-gpu [ARGUMENTS]    times admission and gathers on a GPU, and flashlib's admission beside them if the Python that
+                           FLASHLIB_PYTHON names, or else python3, has it; --help lists the arguments
+  models [--check]         writes testdata/gguf with PyPI's gguf package, or says whether it is fresh
 ";
 
 fn main() -> ExitCode {
@@ -26,6 +33,9 @@ fn main() -> ExitCode {
         ["test"] => test::test(),
         ["header"] => header::write(),
         ["header", "--check"] => header::check(),
+        ["build-kernels"] => build_kernels::build(),
+        ["build-kernels", "--check"] => build_kernels::check(),
+        ["bench-gpu", ref rest @ ..] => bench_gpu::bench(rest),
         ["models"] => python::models(false),
         ["models", "--check"] => python::models(true),
         _ => {

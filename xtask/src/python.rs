@@ -1,6 +1,6 @@
 //! Python and what its registry holds: a virtual environment under the build folder, filled as needed.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::run::{Outcome, command, find, output, root, run, target};
 
@@ -11,6 +11,16 @@ const CMAKE_LEAST: (u32, u32) = (3, 21);
 /// For machines without them.
 const CMAKE: &str = "cmake==4.4.5";
 const NINJA: &str = "ninja==1.13.2";
+/// What kernels are compiled with. The last one asks for the others, in any version, so it comes last.
+const NVCC: [&str; 5] = [
+    "nvidia-cuda-crt==13.0.88",
+    "nvidia-nvvm==13.0.88",
+    "nvidia-cuda-cccl==13.0.85",
+    "nvidia-cuda-runtime==13.0.96",
+    "nvidia-cuda-nvcc==13.0.88",
+];
+/// A compiler on the path is taken if it is of this version: others make other images, which other drivers take.
+const NVCC_VERSION: &str = "13.0.";
 
 /// The environment's `bin`, with these packages in it.
 fn environment(packages: &[&str]) -> Outcome<PathBuf> {
@@ -68,6 +78,26 @@ pub(crate) fn cmake() -> Outcome<Cmake> {
         None => Some(environment(&[NINJA])?.join("ninja")),
     };
     Ok(Cmake { cmake, ctest, ninja })
+}
+
+/// What a compiler for CUDA says its version to be, `13.0.88`.
+fn nvcc_version(program: &Path) -> Option<String> {
+    let text = output(command(program).arg("--version")).ok()?;
+    let version = text.split_whitespace().find_map(|word| word.strip_prefix('V'))?;
+    version.starts_with(|c: char| c.is_ascii_digit()).then(|| version.to_owned())
+}
+
+/// The compiler for CUDA and its version: from the path, else from Python's registry.
+pub(crate) fn nvcc() -> Outcome<(PathBuf, String)> {
+    let on_path = PathBuf::from("nvcc");
+    if let Some(version) = nvcc_version(&on_path).filter(|version| version.starts_with(NVCC_VERSION)) {
+        return Ok((on_path, version));
+    }
+    let python = environment(&NVCC)?.join("python");
+    let folder = output(command(python).args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]))?;
+    let program = Path::new(folder.trim()).join("nvidia/cu13/bin/nvcc");
+    let version = nvcc_version(&program).ok_or_else(|| format!("{} does not say its version", program.display()))?;
+    Ok((program, version))
 }
 
 /// Writes the model fixtures, or says whether they are what the package writes today.

@@ -4,7 +4,8 @@ use crate::native::{Profile, build_library, system_libraries};
 use crate::python::{cmake, models};
 use crate::run::{Outcome, cargo, command, root, run, target};
 
-/// Rust (the header's freshness is one of its tests), the model fixtures, a GPU if there is one, then C and C++.
+/// Rust (the freshness of the header and of the kernels' images is among its tests), the model fixtures, a GPU if there
+/// is one, then C and C++.
 pub(crate) fn test() -> Outcome {
     run(cargo().args(["test", "--quiet"]))?;
     models(true)?;
@@ -20,9 +21,15 @@ fn gpu() -> Outcome {
         return Ok(());
     };
     println!("the tests of the CUDA device once more, on {name}");
-    run(cargo()
-        .args(["test", "--quiet", "--package", "ftcache-transfer", "--test", "cuda", "--test", "link"])
-        .env("FTCACHE_TEST_GPU", "1"))
+    let test = |arguments: &[&str]| {
+        run(cargo()
+            .args(["test", "--quiet", "--package", "ftcache-transfer"])
+            .args(arguments)
+            .env("FTCACHE_TEST_GPU", "1"))
+    };
+    test(&["--test", "cuda", "--test", "link"])?;
+    // What else is tested of kernels looks into the emulated driver.
+    test(&["--test", "on_device", "--", "golden", "differential"])
 }
 
 /// The first GPU, as its driver's own program tells it.

@@ -214,10 +214,19 @@ impl Session<'_> {
         };
         let (nodes, chain_of, chains) = (of.nodes.clone(), of.chain_of.clone(), of.chains.clone());
         let last = of.last.clone();
+        let context = self.context;
+        let mut tasks = Vec::new();
         for node in nodes.iter() {
+            if let Work::Launch(launch) = &node.work {
+                // Asked anew: it goes by what is in memory now.
+                self.check_module(launch)?;
+                tasks.push(self.launch_task(launch, context)?);
+                continue;
+            }
             for touch in &node.touches {
                 self.check_still_there(node.call, touch)?;
             }
+            tasks.push(Task::new(node.call, node.work.clone(), node.touches.clone()));
         }
         let thread = self.thread;
         let (after, joined) = match &last {
@@ -228,7 +237,7 @@ impl Session<'_> {
         let start = self.enqueue(thread, timeline, begin, after, joined);
         let start_clock = self.timelines[timeline].clock.clone();
         let mut places: Vec<(usize, u64, Arc<Clock>)> = Vec::new();
-        for (node, &chain) in nodes.iter().zip(&chain_of) {
+        for ((node, &chain), task) in nodes.iter().zip(&chain_of).zip(tasks) {
             let line = if chain == 0 { timeline } else { chains[chain - 1] };
             let mut after = vec![(timeline, start)];
             let mut joined = Clock::clone(&start_clock);
@@ -237,7 +246,6 @@ impl Session<'_> {
                 after.push((*its_line, *number));
                 joined.join(clock);
             }
-            let task = Task::new(node.call, node.work.clone(), node.touches.clone());
             let number = self.enqueue(thread, line, task, after, Some(&joined));
             places.push((line, number, self.timelines[line].clock.clone()));
         }

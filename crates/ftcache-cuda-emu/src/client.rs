@@ -11,6 +11,7 @@ use std::sync::{Mutex, OnceLock};
 
 use libloading::Library;
 
+use crate::launches::LaunchCounts;
 use crate::settings::RawConfig;
 pub use crate::settings::{Batch, Config, Counts};
 
@@ -57,6 +58,10 @@ control_calls! {
     report = ftcache_emu_report: fn(i32, *const u8, usize);
     launch = ftcache_emu_launch: fn(i32, u64, *const (u64, u64), usize, *const (u64, u64), usize, Callback, Callback,
         *mut c_void, u32) -> i32;
+    skip_barrier = ftcache_emu_skip_barrier: fn(i32, *const c_char, i32) -> u32;
+    launch_counts = ftcache_emu_launch_counts: fn(i32, *const c_char, *mut LaunchCounts) -> u32;
+    abi = ftcache_emu_abi: fn(Sink, *mut c_void);
+    set_driver_version = ftcache_emu_set_driver_version: fn(i32, i32);
     host_access = ftcache_emu_host_access: fn(i32, u64, u64, u32);
     hand_over = ftcache_emu_hand_over: fn(i32);
     peek = ftcache_emu_peek: fn(i32, u64, usize, *mut u8) -> i32;
@@ -99,6 +104,18 @@ impl Emulator {
         &self.control.library
     }
 
+    /// What kernels are compiled with: the size of each struct of `kernels/abi.h` by its name, the offset of each field
+    /// as `Struct.field`, and the value of each constant.
+    pub fn abi(&self) -> Vec<(String, u64)> {
+        let mut lines = Vec::<String>::new();
+        (self.control.abi)(push_report, (&raw mut lines).cast());
+        let number = |line: &String| {
+            let (name, number) = line.split_once(' ').expect("a name and a number");
+            (name.to_owned(), number.parse().expect("a number"))
+        };
+        lines.iter().map(number).collect()
+    }
+
     /// Makes a device.
     pub fn device(&self, config: Config) -> EmulatedDevice {
         let attributes: Vec<[i32; 2]> = config.attributes.iter().map(|&(number, value)| [number, value]).collect();
@@ -114,6 +131,19 @@ pub struct EmulatedDevice {
     control: &'static Control,
     ordinal: i32,
     seed: u64,
+}
+
+/// What a device knows of a kernel's launches.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LaunchReport {
+    /// Launches that have run.
+    pub launches: u64,
+    /// Barriers of the whole block that one block of one launch has passed, the most of all.
+    pub barriers_most: u64,
+    /// The same of the last launch.
+    pub barriers_last: u64,
+    /// The numbers of the barriers that were met, ascending.
+    pub barrier_ids: Vec<u32>,
 }
 
 /// A kernel's body on its way through the library.
@@ -197,8 +227,8 @@ impl EmulatedDevice {
         (self.control.fail_call)(self.ordinal, name.as_ptr(), after, code);
     }
 
-    /// Lets a copy or fill fail when it runs, after this many more to be enqueued: it moves nothing, and from then on
-    /// every call in its context gives the code.
+    /// Lets a copy, fill or launch fail when it runs, after this many more to be enqueued: it does nothing, and from
+    /// then on every call in its context gives the code.
     pub fn fail_late(&self, after: u64, code: i32) {
         (self.control.fail_late)(self.ordinal, after, code);
     }
@@ -290,6 +320,37 @@ impl EmulatedDevice {
         let (ordinal, data) = (self.ordinal, body.cast());
         let launch = self.control.launch;
         launch(ordinal, stream, reads, read_count, writes, write_count, call_body, drop_body, data, once)
+    }
+
+    /// Leaves a barrier of a kernel out: threads go through it from now on without waiting. It takes the place of the
+    /// one left out before; `None` leaves none out.
+    #[track_caller]
+    pub fn skip_barrier(&self, kernel: &str, id: Option<u32>) {
+        let name = CString::new(kernel).expect("a name without zeros");
+        let id = id.map_or(-1, |id| i32::try_from(id).expect("barriers are numbered below 256"));
+        assert!(id < 256, "barriers are numbered below 256, and this is {id}");
+        assert_eq!((self.control.skip_barrier)(self.ordinal, name.as_ptr(), id), 1, "there is no kernel {kernel}");
+    }
+
+    /// What is known of a kernel's launches on this device.
+    #[track_caller]
+    pub fn launch_report(&self, kernel: &str) -> LaunchReport {
+        let name = CString::new(kernel).expect("a name without zeros");
+        let mut counts = LaunchCounts::default();
+        let found = (self.control.launch_counts)(self.ordinal, name.as_ptr(), &mut counts);
+        assert_eq!(found, 1, "there is no kernel {kernel}");
+        let is_seen = |id: &u32| counts.barrier_ids[*id as usize / 64] >> (id % 64) & 1 != 0;
+        LaunchReport {
+            launches: counts.launches,
+            barriers_most: counts.barriers_most,
+            barriers_last: counts.barriers_last,
+            barrier_ids: (0..256).filter(is_seen).collect(),
+        }
+    }
+
+    /// Changes the version of the driver as far as modules go: 12080 is that of CUDA 12.8.
+    pub fn set_driver_version(&self, version: i32) {
+        (self.control.set_driver_version)(self.ordinal, version);
     }
 
     /// Says that the host reads or writes this range now; checked against what is queued.

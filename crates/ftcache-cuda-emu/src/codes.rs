@@ -29,6 +29,10 @@ codes! {
     INVALID_VALUE = CUDA_ERROR_INVALID_VALUE: "invalid argument";
     OUT_OF_MEMORY = CUDA_ERROR_OUT_OF_MEMORY: "out of memory";
     NOT_INITIALIZED = CUDA_ERROR_NOT_INITIALIZED: "initialization error";
+    INVALID_IMAGE = CUDA_ERROR_INVALID_IMAGE: "device kernel image is invalid";
+    NO_BINARY_FOR_GPU = CUDA_ERROR_NO_BINARY_FOR_GPU: "no kernel image is available for execution on the device";
+    UNSUPPORTED_PTX_VERSION = CUDA_ERROR_UNSUPPORTED_PTX_VERSION:
+        "the provided PTX was compiled with an unsupported toolchain";
     NO_DEVICE = CUDA_ERROR_NO_DEVICE: "no CUDA-capable device is detected";
     INVALID_DEVICE = CUDA_ERROR_INVALID_DEVICE: "invalid device ordinal";
     INVALID_CONTEXT = CUDA_ERROR_INVALID_CONTEXT: "invalid device context";

@@ -7,6 +7,8 @@ use std::ffi::{CStr, c_char, c_void};
 use crate::client::{Callback, Sink};
 use crate::codes::{Answer, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, SUCCESS};
 use crate::host_memory::HostKind;
+use crate::kernels;
+use crate::launches::LaunchCounts;
 use crate::operation::{Kernel, Task, Touch, Work, release_kernels};
 use crate::random::Random;
 use crate::rows::Rows;
@@ -45,6 +47,7 @@ extern "C" fn ftcache_emu_create(config: *const RawConfig) -> i32 {
         register_poisoned_after_refusal: config.register_poisoned_after_refusal != 0,
         word_patience: std::time::Duration::from_millis(config.word_patience_ms),
         threads_share_order: config.threads_share_order != 0,
+        driver_version: config.driver_version,
         batch: Batch::from_raw(config.batch, config.batch_value),
         attributes: list(config.attributes, config.attribute_count).iter().map(|pair| (pair[0], pair[1])).collect(),
     })
@@ -179,6 +182,44 @@ extern "C" fn ftcache_emu_launch(
     drop(session);
     release_kernels();
     answer.err().unwrap_or(SUCCESS)
+}
+
+/// Leaves one barrier of a kernel out, or none if the number is negative. Whether there is such a kernel.
+#[unsafe(no_mangle)]
+extern "C" fn ftcache_emu_skip_barrier(ordinal: i32, kernel: *const c_char, id: i32) -> u32 {
+    let Some(kernel) = kernels::kernel(&text(kernel)) else { return 0 };
+    let mut skipped = kernels::BarrierSet::default();
+    if let Ok(id) = usize::try_from(id)
+        && let Some(word) = skipped.get_mut(id / 64)
+    {
+        *word = 1 << (id % 64);
+    }
+    on_world(ordinal, |state| state.launches.skipped.insert(kernel.name, skipped));
+    1
+}
+
+/// What is known of a kernel's launches. Whether there is such a kernel.
+#[unsafe(no_mangle)]
+extern "C" fn ftcache_emu_launch_counts(ordinal: i32, kernel: *const c_char, counts: *mut LaunchCounts) -> u32 {
+    let Some(kernel) = kernels::kernel(&text(kernel)) else { return 0 };
+    let now = on_world(ordinal, |state| state.launches.counts.get(kernel.name).copied().unwrap_or_default());
+    // SAFETY: the client lends room for one.
+    unsafe { counts.write(now) };
+    1
+}
+
+/// Sizes, offsets and constants that kernels are compiled with: texts of a name, a blank and a number.
+#[unsafe(no_mangle)]
+extern "C" fn ftcache_emu_abi(sink: Sink, data: *mut c_void) {
+    for (name, value) in kernels::numbers() {
+        let line = format!("{name} {value}");
+        sink(data, line.as_ptr(), line.len());
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ftcache_emu_set_driver_version(ordinal: i32, version: i32) {
+    on_world(ordinal, |state| state.settings.driver_version = version);
 }
 
 #[unsafe(no_mangle)]

@@ -27,6 +27,8 @@ enum Next {
     Busy,
     /// Waits for a word.
     Word(usize),
+    /// A kernel that will wait for a word: it keeps the thread that runs it, and so comes after all else.
+    WaitingKernel(usize),
 }
 
 impl Session<'_> {
@@ -80,6 +82,7 @@ impl Session<'_> {
                     word_since = None;
                     self.step(timeline);
                 }
+                Next::WaitingKernel(timeline) => self.step(timeline),
                 Next::Busy => self.pause(),
                 Next::Word(timeline) => {
                     let since = *word_since.get_or_insert_with(Instant::now);
@@ -149,6 +152,10 @@ impl Session<'_> {
                 let kernel = kernel.clone();
                 self.without_lock(timeline, || (kernel.call)(kernel.data as *mut std::ffi::c_void));
             }
+            Work::Launch(ref launch) => {
+                let launch = launch.clone();
+                self.run_launch(timeline, number, &operation.clock, &operation.task.touches, &launch);
+            }
             _ => {
                 let tick = self.tick + 1;
                 let state: &mut State = self;
@@ -174,7 +181,7 @@ impl Session<'_> {
         }
     }
 
-    fn without_lock(&mut self, timeline: usize, work: impl FnOnce()) {
+    pub(crate) fn without_lock(&mut self, timeline: usize, work: impl FnOnce()) {
         self.timelines[timeline].busy = true;
         self.state = None;
         let before = THREAD.with(|thread| thread.inside.replace(true));
@@ -223,10 +230,7 @@ impl State {
         let Some(first) = line.queue.front() else { return false };
         !line.busy
             && first.after.iter().all(|goal| self.is_done(*goal))
-            && match &first.task.work {
-                Work::WaitValue(wait) => wait.is_met(),
-                _ => true,
-            }
+            && first.task.word().is_none_or(|word| word.is_met())
     }
 
     /// What has to be done first for a timeline to go on. Dependencies were all enqueued before what depends on them,
@@ -242,6 +246,7 @@ impl State {
             match &first.task.work {
                 _ if !unmet.is_empty() => timeline = unmet[self.random.below(unmet.len())].0,
                 Work::WaitValue(wait) if !wait.is_met() => return Next::Word(timeline),
+                _ if first.task.word().is_some_and(|word| !word.is_met()) => return Next::WaitingKernel(timeline),
                 _ => return Next::Step(timeline),
             }
         }

@@ -89,19 +89,16 @@ impl State {
         self.join_default_streams(timeline, &mut clock, &mut after);
         let number = self.timelines[timeline].enqueued + 1;
         clock.set(timeline, number);
-        match task.work {
-            Work::WaitValue(wait) => {
-                if let Some(word) = self.words.get(&wait.address) {
-                    word.join_into(&mut clock, |value| wait.accepts(value));
-                }
-                self.timelines[timeline].word_waits.push_back((number, wait));
+        if let Some(wait) = task.word() {
+            if let Some(word) = self.words.get(&wait.address) {
+                word.join_into(&mut clock, |value| wait.accepts(value));
             }
-            Work::WriteValue(address, value) => {
-                let word = self.words.entry(address).or_insert_with(|| Word::now(address));
-                word.forget_known(&knowledge);
-                word.writes.push((value, timeline, number, Arc::new(clock.clone())));
-            }
-            _ => {}
+            self.timelines[timeline].word_waits.push_back((number, wait));
+        }
+        if let Work::WriteValue(address, value) = task.work {
+            let word = self.words.entry(address).or_insert_with(|| Word::now(address));
+            word.forget_known(&knowledge);
+            word.writes.push((value, timeline, number, Arc::new(clock.clone())));
         }
         let clock = Arc::new(clock);
         for &touch in &task.touches {
@@ -115,12 +112,12 @@ impl State {
         for &touch in &task.touches {
             self.history.insert(Access { touch, timeline, number, clock: clock.clone(), call: task.call });
         }
-        let fails = if task.moves_bytes() { self.take_late_fault() } else { None };
+        let fails = if task.can_fail() { self.take_late_fault() } else { None };
         after.retain(|&(other, number)| self.timelines[other].done < number);
         let line = &mut self.timelines[timeline];
         line.enqueued = number;
-        line.clock = clock;
-        line.queue.push_back(Operation { number, after, task, fails });
+        line.clock = clock.clone();
+        line.queue.push_back(Operation { number, after, clock, task, fails });
         self.pending.insert(timeline);
         number
     }

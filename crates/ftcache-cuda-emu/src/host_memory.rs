@@ -63,6 +63,19 @@ impl HostMemory {
         }
     }
 
+    /// Whether kernels may touch all of a range: pinned memory in one piece or several, one behind the other.
+    pub(crate) fn is_pinned_throughout(&self, address: u64, bytes: u64, write: bool) -> bool {
+        let (mut at, end) = (address, address.saturating_add(bytes));
+        while at < end {
+            let Some(pinned) = self.holding(at) else { return false };
+            if write && pinned.flags & READ_ONLY != 0 && pinned.room.is_none() {
+                return false;
+            }
+            at = pinned.base + pinned.bytes;
+        }
+        bytes > 0
+    }
+
     /// Whether a page of the range is already pinned.
     pub(crate) fn collides(&self, address: u64, bytes: u64) -> bool {
         let (low, high) = (address / PAGE, (address + bytes).div_ceil(PAGE));

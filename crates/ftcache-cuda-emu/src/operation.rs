@@ -1,4 +1,5 @@
-//! What a stream's queue holds, and doing it: copies in pieces, fills, words, host functions and declared kernels.
+//! What a stream's queue holds, and doing it: copies in pieces, fills, words, host functions, kernels and declared
+//! kernels.
 //!
 //! *Unsafe*, relying on the caller of the driver for host memory (the manual: it stays valid until the work is done)
 //! and on the checks made when the work was enqueued for device memory, which cannot be freed before the work is done.
@@ -7,6 +8,8 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::clock::Clock;
+use crate::launches::Launch;
 use crate::random::Random;
 use crate::rows::Rows;
 
@@ -155,10 +158,11 @@ pub(crate) enum Work {
     WriteValue(u64, u32),
     Host(HostFunction, u64),
     Kernel(Arc<Kernel>),
+    Launch(Arc<Launch>),
 }
 
 /// Bytes that an operation touches.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Touch {
     pub(crate) rows: Rows,
     pub(crate) write: bool,
@@ -184,6 +188,8 @@ pub(crate) struct Task {
     pub(crate) call: &'static str,
     pub(crate) work: Work,
     pub(crate) touches: Vec<Touch>,
+    /// A word that a launch waits for once it runs.
+    pub(crate) awaited: Option<WordWait>,
     /// Bytes that were read when the call was made; moves may have their source in here.
     pub(crate) staged: Vec<Box<[u8]>>,
     /// Bytes that a wrong driver would spoil.
@@ -192,12 +198,20 @@ pub(crate) struct Task {
 
 impl Task {
     pub(crate) fn new(call: &'static str, work: Work, touches: Vec<Touch>) -> Self {
-        Self { call, work, touches, staged: Vec::new(), tampered: Vec::new() }
+        Self { call, work, touches, awaited: None, staged: Vec::new(), tampered: Vec::new() }
     }
 
-    /// Copies and fills: what a late fault can hit.
-    pub(crate) fn moves_bytes(&self) -> bool {
-        matches!(self.work, Work::Moves(_) | Work::Fill(..))
+    /// The word that the work waits for, in its stream or as a kernel.
+    pub(crate) fn word(&self) -> Option<WordWait> {
+        match self.work {
+            Work::WaitValue(wait) => Some(wait),
+            _ => self.awaited,
+        }
+    }
+
+    /// Copies, fills and launches: what a late fault can hit.
+    pub(crate) fn can_fail(&self) -> bool {
+        matches!(self.work, Work::Moves(_) | Work::Fill(..) | Work::Launch(_))
     }
 }
 
@@ -207,6 +221,8 @@ pub(crate) struct Operation {
     pub(crate) number: u64,
     /// Operations of other timelines that come first.
     pub(crate) after: Vec<(usize, u64)>,
+    /// What it stands after.
+    pub(crate) clock: Arc<Clock>,
     pub(crate) task: Task,
     /// It ends in this code and moves nothing.
     pub(crate) fails: Option<i32>,
@@ -216,7 +232,7 @@ impl Operation {
     /// Does some of it, at least a piece; whether all of it is done. Host functions and kernels are not for here.
     pub(crate) fn run_some(&mut self, random: &mut Random, tick: u64) -> bool {
         match &mut self.task.work {
-            Work::Nothing | Work::WaitValue(_) | Work::Host(..) | Work::Kernel(_) => {}
+            Work::Nothing | Work::WaitValue(_) | Work::Host(..) | Work::Kernel(_) | Work::Launch(_) => {}
             Work::Moves(moves) => {
                 while !moves.is_empty() {
                     let next = moves.swap_remove(random.below(moves.len()));

@@ -1,5 +1,8 @@
 //! What a device is made with, how its batch calls work, and what it holds: both sides of the control calls know these.
 
+/// The driver's version where settings do not say otherwise: CUDA 13.0.
+pub(crate) const DRIVER_VERSION: i32 = 13_000;
+
 /// How the batch calls of a device work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Batch {
@@ -53,6 +56,9 @@ pub struct Config {
     pub batch: Batch,
     /// Values of device attributes, by number, in place of the usual ones.
     pub attributes: Vec<(i32, i32)>,
+    /// The version of the driver as far as modules go: 12080 is that of CUDA 12.8. `cuDriverGetVersion` is of no device
+    /// and says the same for all.
+    pub driver_version: i32,
 }
 
 impl Default for Config {
@@ -68,6 +74,7 @@ impl Default for Config {
             word_patience_ms: 10_000,
             batch: Batch::Right,
             attributes: Vec::new(),
+            driver_version: DRIVER_VERSION,
         }
     }
 }
@@ -96,6 +103,8 @@ pub struct Counts {
     pub graphs: u64,
     /// Graphs that can be launched.
     pub graph_execs: u64,
+    /// Modules loaded and not unloaded.
+    pub modules: u64,
     /// Contexts made by `cuCtxCreate`.
     pub contexts: u64,
     /// Times the primary context is retained.
@@ -118,6 +127,7 @@ pub(crate) struct RawConfig {
     pub(crate) eager: u32,
     pub(crate) register_poisoned_after_refusal: u32,
     pub(crate) threads_share_order: u32,
+    pub(crate) driver_version: i32,
     pub(crate) batch: u32,
     pub(crate) batch_value: u64,
     pub(crate) attributes: *const [i32; 2],
@@ -159,6 +169,7 @@ impl RawConfig {
             eager: config.eager.into(),
             register_poisoned_after_refusal: config.register_poisoned_after_refusal.into(),
             threads_share_order: config.threads_share_order.into(),
+            driver_version: config.driver_version,
             batch,
             batch_value,
             attributes: attributes.as_ptr(),

@@ -9,6 +9,9 @@ use crate::clock::Clock;
 use crate::codes::{Answer, INVALID_VALUE};
 use crate::history::History;
 use crate::host_memory::{HostKind, HostMemory};
+use crate::images::Image;
+use crate::kernels::Kernel;
+use crate::launches::Launches;
 use crate::memory::Memory;
 use crate::operation::Operation;
 use crate::random::{ByNumber, Random};
@@ -86,7 +89,7 @@ pub(crate) struct HostThread {
 pub(crate) struct Faults {
     /// Name of the call, calls of it before the fault, code.
     pub(crate) calls: Vec<(String, u64, i32)>,
-    /// Copies and fills before the fault, code.
+    /// Copies, fills and launches before the fault, code.
     pub(crate) late: Vec<(u64, i32)>,
     /// A registration was refused, and with it all later ones.
     pub(crate) register_poisoned: bool,
@@ -102,6 +105,7 @@ pub(crate) struct Settings {
     pub(crate) register_call_max_bytes: u64,
     pub(crate) register_poisoned_after_refusal: bool,
     pub(crate) threads_share_order: bool,
+    pub(crate) driver_version: i32,
     pub(crate) word_patience: std::time::Duration,
     pub(crate) batch: Batch,
     pub(crate) attributes: Vec<(i32, i32)>,
@@ -127,6 +131,9 @@ pub(crate) struct State {
     pub(crate) captures: ByNumber<Capture>,
     pub(crate) graphs: ByNumber<Graph>,
     pub(crate) execs: ByNumber<Exec>,
+    pub(crate) modules: ByNumber<Module>,
+    pub(crate) functions: ByNumber<Function>,
+    pub(crate) launches: Launches,
     pub(crate) memory: Memory,
     pub(crate) host: HostMemory,
     pub(crate) threads: ByNumber<HostThread>,
@@ -159,6 +166,19 @@ pub(crate) struct Stream {
     pub(crate) priority: i32,
 }
 
+#[derive(Debug)]
+pub(crate) struct Module {
+    pub(crate) context: u64,
+    pub(crate) image: Image,
+}
+
+/// A kernel of a module.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Function {
+    pub(crate) module: u64,
+    pub(crate) kernel: Kernel,
+}
+
 impl State {
     pub(crate) fn new(ordinal: i32, settings: Settings) -> Self {
         let (seed, memory_bytes) = (settings.seed, settings.memory_bytes);
@@ -179,6 +199,9 @@ impl State {
             captures: ByNumber::default(),
             graphs: ByNumber::default(),
             execs: ByNumber::default(),
+            modules: ByNumber::default(),
+            functions: ByNumber::default(),
+            launches: Launches::default(),
             memory: Memory::new(memory_bytes, seed),
             host: HostMemory::default(),
             threads: ByNumber::default(),
@@ -339,6 +362,7 @@ impl State {
             events: self.events.len() as u64,
             graphs: self.graphs.len() as u64,
             graph_execs: self.execs.len() as u64,
+            modules: self.modules.len() as u64,
             contexts: self.contexts.keys().filter(|&&context| context != self.primary).count() as u64,
             primary_retains: self.primary_retains,
             pageable_copies: self.pageable_copies,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
-use crate::settings::Batch;
+use crate::settings::{Batch, DRIVER_VERSION};
 use crate::state::{Settings, State};
 
 #[derive(Debug)]
@@ -56,6 +56,7 @@ pub(crate) fn initialize() {
             word_patience: std::time::Duration::from_secs(10),
             batch: Batch::Right,
             attributes: Vec::new(),
+            driver_version: DRIVER_VERSION,
         };
         for _ in 0..number("FTCACHE_EMU_DEVICES", 1) {
             insert(&mut table, settings.clone());
@@ -109,6 +110,8 @@ pub(crate) enum HandleKind {
     Graph = 4,
     Exec = 5,
     Capture = 6,
+    Module = 7,
+    Function = 8,
 }
 
 /// What a handle says. As a number it is above 2^32, so that no small constant is mistaken for one.

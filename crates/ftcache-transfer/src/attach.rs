@@ -30,10 +30,11 @@ impl<D: Device> Loader<D> {
     /// # Errors
     ///
     /// An unknown layer or bank, a bank that the layer does not read, a stride below the row's width, fewer bytes than
-    /// the experts' rows take, or rows that need a bounce buffer where there is none; the device's own. What was
-    /// attached before stays.
+    /// the experts' rows take, or rows that need a bounce buffer where there is none; a residency that is on the device,
+    /// or the device's own. What was attached before stays.
     pub fn attach(&mut self, layer: LayerId, bank: BankId, rows: HostRows) -> Result<(), AttachError> {
         self.banks.check(layer, bank, &rows)?;
+        self.check_with_host("attach")?;
         let direct = self.device.can_read(rows.base(), rows.bytes())?;
         if !direct && self.bounce.is_none() {
             return Err(BankError::NotPinned { layer, bank }.into());
@@ -107,6 +108,7 @@ impl<D: Device> Loader<D> {
     ///
     /// As [`Registrations::unregister`](crate::Registrations::unregister).
     pub fn unregister(&mut self, base: *const u8) -> Result<(), RegisterError> {
+        self.check_with_host("unregister")?;
         self.registrations.unregister(&mut self.device, base)
     }
 }

@@ -15,16 +15,15 @@
 //! *Unsafe*, relying on one promise: the rows of a job stay readable and unchanged until its stream has been
 //! synchronised, or [`Bounce::abandon`] has returned.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::VecDeque;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::host_arena::page_bytes;
-use crate::{Device, DeviceError, Event, HostAccess, HostSpan, RowCopy, Source, Stream};
+use crate::pages::Pages;
+use crate::{Device, DeviceError, Event, HostSpan, RowCopy, Source, Stream};
 
 /// Jobs for which there is room before the queue grows.
 const JOBS: usize = 64;
@@ -64,7 +63,9 @@ struct Shared {
     changed: Condvar,
     /// No job is carried out any more.
     over: AtomicBool,
-    memory: Memory,
+    /// Words, then the entries. The words are atomic; each entry is written by the one thread that has its job, at a
+    /// time when the words say that the device does not read it.
+    memory: Pages,
     entry_bytes: u64,
     entry_count: usize,
 }
@@ -76,31 +77,11 @@ struct State {
     busy: usize,
 }
 
-/// The buffer: pages of words, then the entries.
-#[derive(Debug)]
-struct Memory {
-    first: NonNull<u8>,
-    layout: Layout,
-}
-
-// SAFETY: the words are atomic. Each entry is written by the one thread that has its job, at a time when the words say
-// that the device does not read it.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout, and whoever used it is gone.
-        unsafe { dealloc(self.first.as_ptr(), self.layout) };
-    }
-}
-
 impl Shared {
     fn word(&self, index: usize) -> &AtomicU32 {
         debug_assert!(index < 2 * self.entry_count);
         // SAFETY: the words begin the memory, which is zeroed and aligned to a page, and are only used as atomics.
-        unsafe { &*self.memory.first.as_ptr().cast::<AtomicU32>().wrapping_add(index) }
+        unsafe { &*self.memory.first().cast::<AtomicU32>().wrapping_add(index) }
     }
 
     /// Raised when an entry is filled.
@@ -115,7 +96,7 @@ impl Shared {
 
     fn entry(&self, entry: usize) -> *mut u8 {
         let words = words_bytes(self.entry_count);
-        self.memory.first.as_ptr().wrapping_add(words + entry * self.entry_bytes as usize)
+        self.memory.first().wrapping_add(words + entry * self.entry_bytes as usize)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -246,14 +227,7 @@ impl Bounce {
             let given = format!("{entry_count} entries of {entry_bytes} bytes for {thread_count} threads");
             return Err(failed(format!("{given}; each must be 1 or more")));
         }
-        let layout =
-            usize::try_from(bytes).ok().and_then(|bytes| Layout::from_size_align(bytes, page_bytes() as usize).ok());
-        let layout = layout.ok_or_else(|| failed("too many bytes".to_owned()))?;
-        // SAFETY: the layout has a page at least.
-        let first = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| failed("no host memory".to_owned()))?;
-        let memory = Memory { first, layout };
-        // SAFETY: the memory is freed when the last of the threads and this is gone, and unregistered before.
-        unsafe { device.register(first.as_ptr(), bytes, HostAccess::ReadWrite) }?;
+        let memory = Pages::registered(device, "bounce buffer", bytes)?;
         let shared = Arc::new(Shared {
             state: Mutex::new(State { jobs: VecDeque::with_capacity(JOBS), busy: 0 }),
             changed: Condvar::new(),
@@ -433,10 +407,6 @@ impl Bounce {
     pub(crate) fn free(mut self, device: &mut impl Device) -> Result<(), DeviceError> {
         self.abandon();
         self.uses.drain(..).for_each(|(_, event)| device.destroy_event(event));
-        let ended = device.unregister(self.shared.memory.first.as_ptr());
-        if ended.is_err() {
-            std::mem::forget(Arc::clone(&self.shared));
-        }
-        ended
+        self.shared.memory.unregister(device)
     }
 }

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::AtomicU32;
 
-use crate::DeviceError;
+use crate::{DeviceError, Kernel};
 
 /// One allocation of device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -187,6 +187,21 @@ pub struct CopyError {
     pub source: DeviceError,
 }
 
+/// A kernel, how many threads run it, and what they are told.
+#[derive(Debug, Clone, Copy)]
+pub struct Launch<'a> {
+    /// Which one.
+    pub kernel: Kernel,
+    /// Blocks of threads.
+    pub block_count: u32,
+    /// Threads of a block.
+    pub thread_count: u32,
+    /// Bytes of shared memory of each block, beside what the kernel always has.
+    pub shared_bytes: u32,
+    /// Its arguments as they lie in memory: [`Kernel::argument_bytes`] of them. Read before the call returns.
+    pub arguments: &'a [u8],
+}
+
 /// What a device may do with host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HostAccess {
@@ -196,15 +211,20 @@ pub enum HostAccess {
     ReadOnly,
 }
 
+/// What a device says that runs nothing but copies.
+fn no_kernels(device: &(impl Device + ?Sized)) -> DeviceError {
+    DeviceError::NoKernels { device: device.name(), reason: "it only copies".to_owned() }
+}
+
 /// A device that holds slots.
 ///
 /// # Safety
 ///
 /// Others let rows go on a device's word, so its waits must be real: once [`synchronize`](Self::synchronize) of a
-/// stream /// has returned, no copy that was enqueued on it reads its source and no word of the host's is written any
-/// more; nor is anything once [`synchronize_all`](Self::synchronize_all), [`free`](Self::free),
-/// [`unregister`](Self::unregister) or [`read`](Self::read) has. That holds if they return an error, too: a device
-/// that cannot wait does no more work.
+/// stream has returned, no copy or kernel that was enqueued on it reads its source and no word of the host's is written
+/// any more; nor is anything once [`synchronize_all`](Self::synchronize_all), [`free`](Self::free),
+/// [`unregister`](Self::unregister), [`read`](Self::read) or [`write`](Self::write) has. That holds if they return an
+/// error, too: a device that cannot wait does no more work.
 pub unsafe trait Device {
     /// What it calls itself, for people.
     fn name(&self) -> String;
@@ -422,4 +442,51 @@ pub unsafe trait Device {
     ///
     /// Memory that is not of this device, bytes outside it, or whatever failed since the last call.
     fn read(&mut self, memory: Memory, offset: u64, target: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Writes device memory once everything enqueued on any stream is done. The bytes are there when this returns.
+    ///
+    /// # Errors
+    ///
+    /// Memory that is not of this device, bytes outside it, or whatever failed since the last call.
+    fn write(&mut self, memory: Memory, offset: u64, source: &[u8]) -> Result<(), DeviceError>;
+
+    /// The address at which kernels find so much host memory, all of it registered.
+    ///
+    /// # Errors
+    ///
+    /// No kernels, memory that is not registered, or several registrations that do not follow each other for kernels
+    /// as they do for the host.
+    fn kernel_address(&mut self, base: *const u8, bytes: u64) -> Result<u64, DeviceError> {
+        let _ = (base, bytes);
+        Err(no_kernels(self))
+    }
+
+    /// Loads what [`launch`](Self::launch) needs, once: it may be called again, and does nothing then.
+    ///
+    /// # Errors
+    ///
+    /// [`NoKernels`](DeviceError::NoKernels), with what the device or its driver lacks; the device's own. What was
+    /// loaded by then is unloaded, and it may be tried again.
+    fn prepare_kernels(&mut self) -> Result<(), DeviceError> {
+        Err(no_kernels(self))
+    }
+
+    /// Enqueues a kernel. `stream` may be one that a graph is being captured on. Loads nothing, allocates nothing and
+    /// waits for nothing.
+    ///
+    /// # Errors
+    ///
+    /// Kernels that are not prepared, arguments of another length than the kernel's, or the device's own: nothing is
+    /// enqueued then.
+    ///
+    /// # Safety
+    ///
+    /// The arguments are of the kernel's type (`kernels/abi.h`), and the addresses among them name as much memory of
+    /// this device, or host memory by its [`kernel_address`](Self::kernel_address), as it says there. All of it stays
+    /// until `stream` has been synchronised after this call; if the stream is being captured, until no graph of the
+    /// capture is left and every launch of one is done.
+    unsafe fn launch(&mut self, stream: Stream, launch: &Launch<'_>) -> Result<(), DeviceError> {
+        let _ = (stream, launch);
+        Err(no_kernels(self))
+    }
 }

@@ -54,6 +54,14 @@ pub enum DeviceError {
         /// The stream.
         stream: u64,
     },
+    /// A device that runs no kernels, or not those there are.
+    #[error("no kernels on {device}: {reason}")]
+    NoKernels {
+        /// What it calls itself.
+        device: String,
+        /// What it lacks.
+        reason: String,
+    },
     /// The driver refused an operation, or tells of one that failed before.
     #[error("{operation}{}: {reason}", OfBytes(*.bytes))]
     Driver {

@@ -37,6 +37,8 @@ mod host_arena;
 mod late;
 mod link;
 mod loader;
+mod on_device;
+mod pages;
 mod rebuild;
 mod row_copy;
 mod stage;
@@ -47,9 +49,9 @@ pub use bank::HostRows;
 pub use bounce::BounceSize;
 #[cfg(feature = "cuda")]
 pub use cuda::{
-    BatchRefusal, BatchReport, BatchSignature, CudaContext, CudaDevice, CudaDriver, CudaFacts, DriverError,
+    BatchRefusal, BatchReport, BatchSignature, CudaContext, CudaDevice, CudaDriver, CudaFacts, DriverError, KernelImage,
 };
-pub use device::{CopyError, Device, DeviceSpan, Event, HostAccess, HostSpan, Memory, RowCopy, Source, Stream};
+pub use device::{CopyError, Device, DeviceSpan, Event, HostAccess, HostSpan, Launch, Memory, RowCopy, Source, Stream};
 pub use error::{ApplyError, AttachError, BankError, BringBackFailure, DeviceError, RebuildError, StageFailure};
 pub use host::{HostDevice, LiveObjects};
 pub use host_arena::{
@@ -63,4 +65,8 @@ pub use link::{
     measure_contended, measure_copies, measure_gathers, measure_reads,
 };
 pub use loader::Loader;
+pub use on_device::{
+    DeviceAnswers, DeviceIds, DeviceModeError, DeviceModeOptions, DevicePlan, DeviceReading, DeviceRows, DeviceSplit,
+    DeviceStep, DeviceTables, DeviceWeights, Fault, FaultReport, HostWord, IdWidth, Kernel,
+};
 pub use rebuild::{ColdReason, Rebuilt};

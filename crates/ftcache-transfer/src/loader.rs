@@ -8,6 +8,7 @@ use crate::arena::Arenas;
 use crate::bank::Banks;
 use crate::bounce::Bounce;
 use crate::late::Late;
+use crate::on_device::DeviceMode;
 use crate::stage::Stage;
 use crate::{BankError, BounceSize, Device, DeviceError, DeviceSpan, HostArena, Registrations, Stream};
 
@@ -37,6 +38,7 @@ pub struct Loader<D: Device> {
     /// Memory of the engine's.
     pub(crate) registrations: Registrations,
     pub(crate) copies: Copies,
+    pub(crate) mode: Option<DeviceMode>,
     /// Copies for which there is to be room.
     reserved: usize,
     /// The compute stream of the last call.
@@ -88,6 +90,7 @@ impl<D: Device> Loader<D> {
                     host_arenas: Vec::new(),
                     registrations: Registrations::new(),
                     copies,
+                    mode: None,
                     reserved: 0,
                     compute: None,
                 })
@@ -227,7 +230,7 @@ impl<D: Device> Loader<D> {
 
 impl<D: Device> Drop for Loader<D> {
     fn drop(&mut self) {
-        // Freeing waits for what is enqueued, so no copy lands in memory that is given back, or reads rows that are
+        // Nobody is left to be told what fails. Freeing waits for what is enqueued, so no copy lands in memory that is given back, or reads rows that are
         // gone: they go after this. A device that cannot wait does no more work; threads of ours that could still
         // read are stopped with the bounce buffer.
         if let Ok(places) = &mut self.places {
@@ -237,10 +240,12 @@ impl<D: Device> Drop for Loader<D> {
             places.arenas.free(&mut self.device);
         }
         self.fences.free(&mut self.device);
+        if let Some(mode) = &mut self.mode {
+            let _ = mode.free(&mut self.device);
+        }
         if let Some(late) = &mut self.late {
             late.free(&mut self.device);
         }
-        // Nobody is left to be told what fails.
         if let Some(bounce) = self.bounce.take() {
             let _ = bounce.free(&mut self.device);
         }

@@ -56,6 +56,7 @@ impl<D: Device> Loader<D> {
     /// See [`RebuildError`]: what is left is in its name. A geometry that does not fit the caller's memory, or an open
     /// chunk, is refused before anything is touched.
     pub fn rebuild(&mut self, geometry: Geometry, moves: &[Move], most_bytes: u64) -> Result<Rebuilt, RebuildError> {
+        self.check_with_host("rebuild").map_err(RebuildError::Refused)?;
         self.check_rebuild(&geometry).map_err(RebuildError::Refused)?;
         self.synchronize_all().map_err(RebuildError::Refused)?;
         let Ok(places) = &mut self.places else { return self.allocate_anew(geometry, ColdReason::NothingToKeep) };

@@ -15,7 +15,7 @@
 //! Bytes of another layout are never left where a kernel may look: gaps and pads of a buffer are zeroed when it is
 //! filled, and what a chunk leaves on slots when it ends.
 
-use ftcache_policy::{BankId, PoolId, SlotRange, StageRange, Staging};
+use ftcache_policy::{BankId, Geometry, PoolId, SlotRange, Staging};
 use ftcache_residency::StagePlan;
 
 use crate::apply::{Copies, create_events};
@@ -101,6 +101,10 @@ impl Stage {
         events.for_each(|event| device.destroy_event(event));
     }
 
+    pub(crate) fn staging(&self) -> &Staging {
+        &self.staging
+    }
+
     pub(crate) fn has_open_chunk(&self) -> bool {
         self.chunk.is_some()
     }
@@ -119,13 +123,115 @@ impl Places {
     }
 }
 
+/// Rows of one bank to be zeroed: gaps, pads, what a chunk leaves on slots.
+pub(crate) struct ClearSpan {
+    pub(crate) bank: BankId,
+    pub(crate) span: DeviceSpan,
+    pub(crate) row_bytes: u64,
+    pub(crate) row_count: u64,
+}
+
+impl Places {
+    /// The gaps between the rows of a buffer that is filled with a layer of a pool, and the pad after them.
+    pub(crate) fn around<'a>(
+        &'a self,
+        geometry: &'a Geometry,
+        pool: PoolId,
+        buffer: usize,
+    ) -> impl Iterator<Item = ClearSpan> + 'a {
+        let staging = self.stage.as_ref().map(|stage| &stage.staging);
+        let expert_count = u64::from(geometry.model().expert_count());
+        let banks = geometry.model().bank_ids().zip(geometry.pool(pool).ranges());
+        let spans = banks.filter_map(move |(bank, range)| {
+            let rows = self.staged(range, bank, buffer)?;
+            let gap = range.stride - range.row_bytes;
+            let end = expert_count * range.stride;
+            // Where no pad lies between the buffers, a row like the last one follows it.
+            let pad = range.tail_pad_bytes.min(staging?.ranges()[bank.index()].buffer_stride - end);
+            let gaps = DeviceSpan { offset: rows.offset + range.row_bytes, ..rows };
+            let after = DeviceSpan { offset: rows.offset + end, stride: pad, ..rows };
+            Some([
+                ClearSpan { bank, span: gaps, row_bytes: gap, row_count: expert_count },
+                ClearSpan { bank, span: after, row_bytes: pad, row_count: 1 },
+            ])
+        });
+        spans.flatten().filter(|span| span.row_bytes > 0)
+    }
+
+    /// Borrowed buffers with layers of these pools, where the slots under them could not hold such rows.
+    pub(crate) fn under_buffers<'a>(
+        &'a self,
+        geometry: &'a Geometry,
+        staged: impl Fn(usize, usize) -> bool + 'a,
+    ) -> impl Iterator<Item = ClearSpan> + 'a {
+        let stage = self.stage.as_ref().filter(|stage| stage.staging.is_borrowed());
+        // Where there is one buffer, the slots under a second are in use.
+        let buffer_count = stage.map_or(0, |stage| stage.staging.buffer_count() as usize);
+        let buffers = (0..buffer_count).flat_map(move |buffer| {
+            let ranges = stage.map_or(&[][..], |stage| stage.staging.ranges());
+            geometry.model().bank_ids().zip(ranges).map(move |(bank, range)| (buffer, bank, range))
+        });
+        buffers.filter_map(move |(buffer, bank, range)| {
+            let memory = self.arenas.memory(bank)?;
+            let begin = range.buffer_stride * buffer as u64;
+            let end = (begin + range.buffer_stride).min(geometry.arena_bytes()[bank.index()]);
+            let is_left = begin < end && !fits_slots(geometry, bank, (begin, end), |pool| staged(buffer, pool));
+            let span = DeviceSpan { memory, offset: begin, stride: end.saturating_sub(begin) };
+            is_left.then_some(ClearSpan { bank, span, row_bytes: end.saturating_sub(begin), row_count: 1 })
+        })
+    }
+
+    /// Whether bytes of another layout may lie in a buffer, whatever it was filled with before.
+    pub(crate) fn may_ever_hold_another(&self, geometry: &Geometry, pool: PoolId, buffer: usize) -> bool {
+        let Some(Stage { staging, .. }) = &self.stage else { return false };
+        let mut pools = (0..geometry.pools().len()).map(PoolId::from_index);
+        !pools.all(|other| is_alike(geometry, other, pool))
+            || staging.is_borrowed() && !fits_buffer(geometry, staging, pool, buffer)
+    }
+}
+
+/// Whether a layer of a pool in a borrowed buffer lies just as the rows of the slots under it would.
+fn fits_buffer(geometry: &Geometry, staging: &Staging, pool: PoolId, buffer: usize) -> bool {
+    geometry.model().bank_ids().zip(staging.ranges()).all(|(bank, range)| {
+        let begin = range.buffer_stride * buffer as u64;
+        fits_slots(geometry, bank, (begin, begin + range.buffer_stride), |staged| staged == pool.index())
+    })
+}
+
+/// Whether rows of two pools look alike: of one layout, at one stride.
+fn is_alike(geometry: &Geometry, one: PoolId, other: PoolId) -> bool {
+    let strides = |pool: PoolId| geometry.pool(pool).ranges().iter().map(|range| range.stride);
+    let key = |pool: PoolId| geometry.model().layer(geometry.pool(pool).layers()[0]);
+    key(one) == key(other) && strides(one).eq(strides(other))
+}
+
+/// Whether rows of these pools' layouts, from `begin` on, lie just as the rows of the slots there would.
+fn fits_slots(geometry: &Geometry, bank: BankId, (begin, end): (u64, u64), staged: impl Fn(usize) -> bool) -> bool {
+    let pools = geometry.pools();
+    let range = |pool: usize| pools[pool].ranges()[bank.index()];
+    let layers = || (0..pools.len()).filter(|&pool| staged(pool) && range(pool).row_bytes > 0);
+    (0..pools.len()).all(|under| {
+        let slots = range(under);
+        let past = slots.offset + slots.stride * u64::from(pools[under].slot_count());
+        let outside = slots.row_bytes == 0 || past + slots.tail_pad_bytes <= begin || end <= slots.offset;
+        // A pool that ends under the buffer has rows on its pad.
+        let like = |pool: usize| {
+            let alike = is_alike(geometry, PoolId::from_index(pool), PoolId::from_index(under));
+            alike && begin >= slots.offset && (begin - slots.offset) % slots.stride == 0 && past >= end
+        };
+        outside || layers().all(like)
+    })
+}
+
 impl<D: Device> Loader<D> {
     /// Gives the loader staging buffers; those that are not borrowed are allocated.
     ///
     /// # Errors
     ///
-    /// The device's, what it lacks if it holds no slots, or a chunk that is open. The buffers that were there stay.
+    /// The device's, what it lacks if it holds no slots, a chunk that is open, or a residency that is on the device. The
+    /// buffers that were there stay.
     pub fn set_staging(&mut self, staging: Staging) -> Result<(), DeviceError> {
+        self.check_with_host("staging buffers")?;
         let alignment = self.geometry.constraints().alignment.max(64);
         let places = self.places.as_mut().map_err(|lack| lack.clone())?;
         if places.stage.as_ref().is_some_and(|stage| stage.chunk.is_some()) {
@@ -134,6 +240,9 @@ impl<D: Device> Loader<D> {
         let stage = Stage::new(&mut self.device, staging, alignment)?;
         if let Some(mut before) = places.stage.replace(stage) {
             before.free(&mut self.device);
+        }
+        if let Some(mode) = &mut self.mode {
+            mode.set_stale();
         }
         Ok(())
     }
@@ -293,43 +402,17 @@ impl<D: Device> Loader<D> {
         let staging = &places.stage.as_ref().expect("a chunk is open").staging;
         match holds {
             Holds::Anything => true,
-            Holds::Layer(before) => !self.is_alike(before, pool),
-            Holds::Nothing if !staging.is_borrowed() => false,
-            Holds::Nothing => {
-                let fits = |(bank, range): (BankId, &StageRange)| {
-                    let begin = range.buffer_stride * buffer as u64;
-                    self.fits_slots(bank, (begin, begin + range.buffer_stride), |staged| staged == pool.index())
-                };
-                !self.geometry.model().bank_ids().zip(staging.ranges()).all(fits)
-            }
+            Holds::Layer(before) => !is_alike(&self.geometry, before, pool),
+            Holds::Nothing => staging.is_borrowed() && !fits_buffer(&self.geometry, staging, pool, buffer),
         }
-    }
-
-    /// Whether rows of two pools look alike: of one layout, at one stride.
-    fn is_alike(&self, one: PoolId, other: PoolId) -> bool {
-        let strides = |pool: PoolId| self.geometry.pool(pool).ranges().iter().map(|range| range.stride);
-        let key = |pool: PoolId| self.geometry.model().layer(self.geometry.pool(pool).layers()[0]);
-        key(one) == key(other) && strides(one).eq(strides(other))
     }
 
     /// Zeros over the gaps between the rows of a buffer and over the pad after them, which hold another layout's bytes.
     fn clear_around(&mut self, stream: Stream, pool: PoolId, buffer: usize) -> Result<(), (BankId, DeviceError)> {
-        let places = self.places.as_ref().expect("a chunk is open");
-        let staging = &places.stage.as_ref().expect("a chunk is open").staging;
-        let expert_count = u64::from(self.geometry.model().expert_count());
-        for (bank, range) in self.geometry.model().bank_ids().zip(self.geometry.pool(pool).ranges()) {
-            let Some(rows) = places.staged(range, bank, buffer) else { continue };
-            let gap = range.stride - range.row_bytes;
-            let end = expert_count * range.stride;
-            // Where no pad lies between the buffers, a row like the last one follows it.
-            let pad = range.tail_pad_bytes.min(staging.ranges()[bank.index()].buffer_stride - end);
-            let gaps = DeviceSpan { offset: rows.offset + range.row_bytes, ..rows };
-            let after = DeviceSpan { offset: rows.offset + end, stride: pad, ..rows };
-            for (span, bytes, count) in [(gaps, gap, expert_count), (after, pad, 1)] {
-                if bytes > 0 {
-                    self.device.clear_rows(stream, &span, bytes, count).map_err(|error| (bank, error))?;
-                }
-            }
+        let Self { device, geometry, places, .. } = self;
+        for clear in places.as_ref().expect("a chunk is open").around(geometry, pool, buffer) {
+            let cleared = device.clear_rows(stream, &clear.span, clear.row_bytes, clear.row_count);
+            cleared.map_err(|error| (clear.bank, error))?;
         }
         Ok(())
     }
@@ -395,43 +478,15 @@ impl<D: Device> Loader<D> {
 
     /// Zeros over borrowed buffers that hold rows which the slots under them could not hold.
     fn clear_slots(&mut self) -> Result<(), DeviceError> {
-        let Ok(Places { arenas, stage: Some(Stage { staging, layouts, chunk: Some(chunk), .. }) }) = &self.places
-        else {
+        let Self { device, geometry, places, .. } = self;
+        let Ok(places @ Places { stage: Some(Stage { layouts, chunk: Some(chunk), .. }), .. }) = &*places else {
             return Err(misuse("no chunk is open"));
         };
-        if !staging.is_borrowed() {
-            return Ok(());
-        }
-        for buffer in [0, 1].into_iter().filter(|&buffer| chunk.filled[buffer]) {
-            for (bank, range) in self.geometry.model().bank_ids().zip(staging.ranges()) {
-                let Some(memory) = arenas.memory(bank) else { continue };
-                let begin = range.buffer_stride * buffer as u64;
-                let end = (begin + range.buffer_stride).min(self.geometry.arena_bytes()[bank.index()]);
-                if begin < end && !self.fits_slots(bank, (begin, end), |pool| layouts[buffer][pool]) {
-                    let span = DeviceSpan { memory, offset: begin, stride: end - begin };
-                    self.device.clear_rows(chunk.streams.compute, &span, end - begin, 1)?;
-                }
-            }
+        // A buffer that was not filled has none.
+        for clear in places.under_buffers(geometry, |buffer, pool| layouts[buffer][pool]) {
+            device.clear_rows(chunk.streams.compute, &clear.span, clear.row_bytes, clear.row_count)?;
         }
         Ok(())
-    }
-
-    /// Whether rows of these pools' layouts, from `begin` on, lie just as the rows of the slots there would.
-    fn fits_slots(&self, bank: BankId, (begin, end): (u64, u64), staged: impl Fn(usize) -> bool) -> bool {
-        let pools = self.geometry.pools();
-        let range = |pool: usize| pools[pool].ranges()[bank.index()];
-        let layers = || (0..pools.len()).filter(|&pool| staged(pool) && range(pool).row_bytes > 0);
-        (0..pools.len()).all(|under| {
-            let slots = range(under);
-            let past = slots.offset + slots.stride * u64::from(pools[under].slot_count());
-            let outside = slots.row_bytes == 0 || past + slots.tail_pad_bytes <= begin || end <= slots.offset;
-            // A pool that ends under the buffer has rows on its pad.
-            let like = |pool: usize| {
-                let alike = self.is_alike(PoolId::from_index(pool), PoolId::from_index(under));
-                alike && begin >= slots.offset && (begin - slots.offset) % slots.stride == 0 && past >= end
-            };
-            outside || layers().all(like)
-        })
     }
 
     /// Called before slots are overwritten on a stream: fills of an open chunk may gather from them.

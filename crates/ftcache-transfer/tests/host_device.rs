@@ -8,7 +8,9 @@ mod support;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ftcache_testkit::Rng;
-use ftcache_transfer::{Device, DeviceError, DeviceSpan, Event, HostDevice, HostSpan, Memory, RowCopy, Stream};
+use ftcache_transfer::{
+    Device, DeviceError, DeviceSpan, Event, HostDevice, HostSpan, Kernel, Launch, Memory, RowCopy, Stream,
+};
 use support::{event_of, stream_of, write};
 
 fn read(device: &mut HostDevice, memory: Memory, bytes: usize) -> Vec<u8> {
@@ -182,6 +184,8 @@ fn errors_read_as_sentences_with_their_numbers() {
         device.address(Memory(9)).unwrap_err(),
         device.wait(Stream::DEFAULT, event_of(9)).unwrap_err(),
         write(&mut device, Stream::DEFAULT, memory, 0, &[0; 16]).unwrap_err(),
+        device.write(memory, 29, &[0; 2]).unwrap_err(),
+        device.prepare_kernels().unwrap_err(),
     ];
     let text = errors.map(|error| error.to_string()).join("\n");
     insta::assert_snapshot!(text, @"
@@ -192,6 +196,8 @@ fn errors_read_as_sentences_with_their_numbers() {
     memory 9 is not of this device
     event 9 is not of this device
     row copy of 16 bytes: this copy was asked to fail
+    write of 2 bytes at 29; the memory has 30 bytes
+    no kernels on host memory: it only copies
     ");
 }
 
@@ -535,6 +541,36 @@ fn a_read_sees_what_every_stream_was_given() {
         assert_eq!(read(&mut device, memory, 3), [1, 2, 1], "seed {seed}");
         assert_eq!(read(&mut device, other, 1), B, "seed {seed}");
     }
+}
+
+#[test]
+fn what_is_written_comes_behind_what_every_stream_was_given() {
+    for seed in 0..20 {
+        let mut device = HostDevice::deferred(seed);
+        let memory = device.allocate(8, 1).unwrap();
+        let stream = device.create_stream().unwrap();
+        let source = [1; 8];
+        copy_of(&mut device, stream, memory, 0, &source);
+        device.write(memory, 2, &[2; 3]).unwrap();
+        assert_eq!(read(&mut device, memory, 8), [1, 1, 2, 2, 2, 1, 1, 1]);
+        device.write(memory, 8, &[]).unwrap();
+        let unknown = DeviceError::UnknownHandle { what: "memory", handle: 9 };
+        assert_eq!(device.write(Memory(9), 0, &[]), Err(unknown));
+    }
+}
+
+#[test]
+fn a_device_that_only_copies_has_no_kernels() {
+    let mut device = HostDevice::new();
+    let arguments = [0; Kernel::Reset.argument_bytes()];
+    let launch =
+        Launch { kernel: Kernel::Reset, block_count: 1, thread_count: 32, shared_bytes: 0, arguments: &arguments };
+    // SAFETY: it is refused.
+    let launched = unsafe { device.launch(Stream::DEFAULT, &launch) };
+    let refused = [device.prepare_kernels(), launched, device.kernel_address(arguments.as_ptr(), 1).map(|_| ())];
+    let (name, reason) = (device.name(), "it only copies".to_owned());
+    let wanted = Err(DeviceError::NoKernels { device: name, reason });
+    assert!(refused.iter().all(|refused| *refused == wanted), "{refused:?}");
 }
 
 #[test]

@@ -34,6 +34,9 @@ impl Session<'_> {
         self.events.retain(|_, event| event.context != context);
         self.graphs.retain(|_, graph| graph.context != context);
         self.execs.retain(|_, exec| exec.context != context);
+        self.modules.retain(|_, module| module.context != context);
+        let state: &mut crate::state::State = self;
+        state.functions.retain(|_, function| state.modules.contains_key(&function.module));
         self.contexts.remove(&context);
         self.ended_contexts.insert(context);
     }

@@ -1,4 +1,4 @@
-//! The driver calls that are exported, by what they are about. Modules and launches of kernels would be a file here.
+//! The driver calls that are exported, by what they are about.
 //!
 //! Every call takes plain integers where the header has enumerations: a caller may pass what no enumeration has.
 
@@ -12,5 +12,6 @@ mod event;
 mod graph;
 mod host;
 mod memory;
+mod module;
 mod stream;
 mod value;

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part of this")]
 #![allow(non_snake_case, reason = "the names are the driver's")]
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{CString, c_char, c_void};
 use std::sync::OnceLock;
 
 use ftcache_cuda_emu::client::{Config, EmulatedDevice, Emulator};
@@ -96,6 +96,10 @@ driver! {
     cuStreamWaitValue32_v2(u64, u64, u32, u32);
     cuStreamWriteValue32_v2(u64, u64, u32, u32);
     cuLaunchHostFunc(u64, Option<extern "C" fn(*mut c_void)>, *mut c_void);
+    cuModuleLoadData(*mut u64, *const c_void);
+    cuModuleUnload(u64);
+    cuModuleGetFunction(*mut u64, u64, *const c_char);
+    cuLaunchKernel(u64, u32, u32, u32, u32, u32, u32, u32, u64, *const *const c_void, *const *const c_void);
     cuGetErrorName(i32, *mut *const c_char);
     cuGetErrorString(i32, *mut *const c_char);
 }
@@ -219,6 +223,41 @@ impl Rig {
     #[track_caller]
     pub(crate) fn sync(&self, stream: u64) {
         ok((self.cu.cuStreamSynchronize)(stream));
+    }
+
+    /// A kernel of those that test what runs kernels.
+    #[track_caller]
+    pub(crate) fn kernel(&self, name: &str) -> u64 {
+        let image = CString::new(format!(".version 8.0\n.target sm_80\n.visible .entry {name}(\n")).unwrap();
+        let name = CString::new(name).unwrap();
+        let (mut module, mut function) = (0, 0);
+        ok((self.cu.cuModuleLoadData)(&mut module, image.as_ptr().cast()));
+        ok((self.cu.cuModuleGetFunction)(&mut function, module, name.as_ptr()));
+        function
+    }
+
+    /// Launches a kernel; `shape` is blocks, threads and bytes of shared memory.
+    pub(crate) fn run<T: ?Sized>(&self, kernel: u64, shape: (u32, u32, u32), stream: u64, args: &T) -> i32 {
+        let params = [std::ptr::from_ref(args).cast::<c_void>()];
+        let ((blocks, threads, bytes), none) = (shape, std::ptr::null());
+        (self.cu.cuLaunchKernel)(kernel, blocks, 1, 1, threads, 1, 1, bytes, stream, params.as_ptr(), none)
+    }
+
+    /// Words of device memory as they lie there now.
+    #[track_caller]
+    pub(crate) fn words(&self, address: u64, count: usize) -> Vec<u32> {
+        let bytes = self.device.peek(address, 4 * count);
+        bytes.chunks(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
+    }
+
+    /// Device memory with these words.
+    #[track_caller]
+    pub(crate) fn memory_of(&self, words: &[u32]) -> u64 {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let memory = self.memory(bytes.len());
+        ok((self.cu.cuMemcpyHtoD_v2)(memory, bytes.as_ptr().cast(), bytes.len()));
+        ok((self.cu.cuCtxSynchronize)());
+        memory
     }
 
     /// Exactly one report of the kind, with these words in it.

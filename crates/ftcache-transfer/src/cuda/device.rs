@@ -12,7 +12,7 @@ use cudarc::driver::sys::{CUevent, CUmemorytype, CUpointer_attribute};
 use super::driver::Calls;
 use super::words::WordTask;
 use super::{Block, CudaDevice, EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING, enter, handle_of};
-use crate::{CopyError, Device, DeviceError, DeviceSpan, Event, HostAccess, Memory, RowCopy, Stream};
+use crate::{CopyError, Device, DeviceError, DeviceSpan, Event, HostAccess, Launch, Memory, RowCopy, Stream};
 
 /// Alignment of what the driver allocates, by its manual.
 const ALLOCATION_ALIGNMENT: u64 = 256;
@@ -38,8 +38,8 @@ impl CudaDevice {
     }
 }
 
-// SAFETY: `synchronize` is the driver's own for the stream; `synchronize_all`, `free`, `unregister` and `read` wait
-// for the whole context first. A context in which something failed does no more work.
+// SAFETY: `synchronize` is the driver's own for the stream; `synchronize_all`, `free`, `unregister`, `read` and
+// `write` wait for the whole context first. A context in which something failed does no more work.
 unsafe impl Device for CudaDevice {
     fn name(&self) -> String {
         self.facts.name.clone()
@@ -376,5 +376,42 @@ unsafe impl Device for CudaDevice {
             let code = unsafe { (calls.copy_to_host_at_once)(target.as_mut_ptr().cast(), address, target.len()) };
             device.done("read", bytes, code)
         })
+    }
+
+    fn write(&mut self, memory: Memory, offset: u64, source: &[u8]) -> Result<(), DeviceError> {
+        self.synchronize_all()?;
+        let bytes = source.len() as u64;
+        let address = self.locate("write", &DeviceSpan { memory, offset, stride: bytes }, bytes, 1)?;
+        if source.is_empty() {
+            return Ok(());
+        }
+        self.with(|device, calls| {
+            // SAFETY: the bytes lie in memory of ours, which nothing uses, and the source is borrowed for reading.
+            let code = unsafe { (calls.copy_to_device_at_once)(address, source.as_ptr().cast(), source.len()) };
+            device.done("write", bytes, code)?;
+            // By the driver's manual, a copy from memory that is not pinned may still be on its way when it returns.
+            // SAFETY: the default stream is always there.
+            device.done("write", bytes, unsafe { (calls.stream_synchronize)(handle_of(Stream::DEFAULT)) })
+        })
+    }
+
+    fn kernel_address(&mut self, base: *const u8, bytes: u64) -> Result<u64, DeviceError> {
+        if !self.can_read(base, bytes)? {
+            let reason = format!("the host memory at {:#x} is not registered", base.addr());
+            return Err(DeviceError::Failed { operation: "kernel address", bytes, reason });
+        }
+        self.with(|device, calls| device.mapped_address(calls, base.addr() as u64, bytes))
+    }
+
+    fn prepare_kernels(&mut self) -> Result<(), DeviceError> {
+        if self.kernels.is_none() {
+            self.kernels = Some(self.with(|device, calls| device.load_kernels(calls))?);
+        }
+        Ok(())
+    }
+
+    unsafe fn launch(&mut self, stream: Stream, launch: &Launch<'_>) -> Result<(), DeviceError> {
+        // SAFETY: our caller made the promise that is asked for here.
+        self.with(|device, _| unsafe { device.launch_kernel(stream, launch) })
     }
 }

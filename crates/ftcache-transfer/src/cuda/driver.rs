@@ -11,7 +11,9 @@ use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUDA_MEMCPY2D, CUcontext, CUdevice, CUdeviceptr, CUevent, CUmemcpyAttributes, CUstream};
+use cudarc::driver::sys::{
+    CUDA_MEMCPY2D, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmemcpyAttributes, CUmodule, CUstream,
+};
 use libloading::Library;
 use thiserror::Error;
 
@@ -153,6 +155,7 @@ calls! {
         copy_on_device = "cuMemcpyDtoDAsync_v2" (CUdeviceptr, CUdeviceptr, usize, CUstream);
         copy_to_host = "cuMemcpyDtoHAsync_v2" (*mut c_void, CUdeviceptr, usize, CUstream);
         copy_to_host_at_once = "cuMemcpyDtoH_v2" (*mut c_void, CUdeviceptr, usize);
+        copy_to_device_at_once = "cuMemcpyHtoD_v2" (CUdeviceptr, *const c_void, usize);
         copy_rows = "cuMemcpy2DAsync_v2" (*const CUDA_MEMCPY2D, CUstream);
         fill = "cuMemsetD8Async" (CUdeviceptr, u8, usize, CUstream);
         fill_rows = "cuMemsetD2D8Async" (CUdeviceptr, usize, u8, usize, usize, CUstream);
@@ -170,6 +173,14 @@ calls! {
         event_query = "cuEventQuery" (CUevent);
     }
     optional {
+        // In every driver. A device goes without them as long as it is not to run kernels.
+        module_load = "cuModuleLoadData" (*mut CUmodule, *const c_void);
+        module_unload = "cuModuleUnload" (CUmodule);
+        module_function = "cuModuleGetFunction" (*mut CUfunction, CUmodule, *const c_char);
+        launch = "cuLaunchKernel" (
+            CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint,
+            CUstream, *mut *mut c_void, *mut *mut c_void
+        );
         // CUDA 11.7 and later.
         stream_wait_value = "cuStreamWaitValue32_v2" (CUstream, CUdeviceptr, u32, c_uint);
         stream_write_value = "cuStreamWriteValue32_v2" (CUstream, CUdeviceptr, u32, c_uint);

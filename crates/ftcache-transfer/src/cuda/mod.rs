@@ -16,6 +16,7 @@ mod copies;
 mod device;
 mod driver;
 mod host_ranges;
+mod kernels;
 mod pinned;
 mod words;
 
@@ -30,6 +31,8 @@ pub use self::batch::{BatchRefusal, BatchReport, BatchSignature};
 use self::driver::{Calls, Version};
 pub use self::driver::{CudaDriver, DriverError};
 use self::host_ranges::HostRanges;
+pub use self::kernels::KernelImage;
+use self::kernels::Kernels;
 use crate::{Device, DeviceError, Event, Memory, Stream};
 
 const INVALID_VALUE: i32 = 1;
@@ -102,6 +105,7 @@ pub struct CudaDevice {
     events: HashSet<u64>,
     ranges: HostRanges,
     batches: Batches,
+    kernels: Option<Kernels>,
     /// An error that was met where none could be returned.
     late: Option<DeviceError>,
 }
@@ -219,6 +223,7 @@ impl CudaDevice {
             events: HashSet::new(),
             ranges: HostRanges::default(),
             batches: Batches::default(),
+            kernels: None,
             late: None,
         };
         device.set_up()?;
@@ -299,6 +304,11 @@ impl CudaDevice {
         self.batches.report()
     }
 
+    /// What [`prepare_kernels`](Device::prepare_kernels) has loaded.
+    pub fn kernel_image(&self) -> Option<&KernelImage> {
+        self.kernels.as_ref().map(Kernels::image)
+    }
+
     /// Bytes of host memory that are registered here.
     pub fn registered_bytes(&self) -> u64 {
         self.ranges.bytes()
@@ -358,6 +368,7 @@ impl Drop for CudaDevice {
         for stream in self.streams.iter().copied().collect::<Vec<_>>() {
             self.destroy_stream(Stream(stream));
         }
+        self.unload_kernels();
         if !self.own.is_null()
             && let Ok(_entered) = enter(&self.driver, self.context)
         {

@@ -10,7 +10,7 @@ use super::{Block, HostDevice, Operation, Queue};
 use crate::{Device, DeviceError, DeviceSpan, Event, HostAccess, Memory, RowCopy, Source, Stream};
 
 // SAFETY: a copy reads its source when it is taken from its stream's queue and never again. `synchronize` returns
-// with that stream's queue empty, `synchronize_all`, `free` and `read` with all of them.
+// with that stream's queue empty, `synchronize_all`, `free`, `read` and `write` with all of them.
 unsafe impl Device for HostDevice {
     fn name(&self) -> String {
         "host memory".to_owned()
@@ -218,6 +218,18 @@ unsafe impl Device for HostDevice {
             return Err(DeviceError::OutOfBounds { operation: "read", offset, bytes, memory_bytes });
         }
         target.copy_from_slice(&source[offset as usize..][..target.len()]);
+        Ok(())
+    }
+
+    fn write(&mut self, memory: Memory, offset: u64, source: &[u8]) -> Result<(), DeviceError> {
+        self.drain_all();
+        let unknown = DeviceError::UnknownHandle { what: "memory", handle: memory.0 };
+        let target = self.memories.get_mut(&memory.0).ok_or(unknown)?.memory_mut();
+        let (bytes, memory_bytes) = (source.len() as u64, target.len() as u64);
+        if offset.saturating_add(bytes) > memory_bytes {
+            return Err(DeviceError::OutOfBounds { operation: "write", offset, bytes, memory_bytes });
+        }
+        target[offset as usize..][..source.len()].copy_from_slice(source);
         Ok(())
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use ftcache_cuda_emu::client::Config;
-use ftcache_transfer::{CudaDevice, Device, DeviceError, Event, Memory, RowCopy, Stream};
+use ftcache_transfer::{CudaDevice, Device, DeviceError, Event, Kernel, Launch, Memory, RowCopy, Stream};
 
 use crate::cuda_world::CudaWorld;
 use crate::driver::calls;
@@ -122,6 +122,17 @@ const CALLS: &[(&str, Call)] = &[
     ("wait_for_host", |it| wait_for_host(&mut it.device, it.stream, it.host.word(2 * WIDE), 7)),
     ("tell_host", |it| tell_host(&mut it.device, it.stream, it.host.word(2 * WIDE + 4), 9)),
     ("read", |it| it.device.read(it.memory, 1, &mut [0; 77])),
+    ("write", |it| it.device.write(it.memory, 1, &[0; 77])),
+    ("kernel_address", |it| it.device.kernel_address(it.host.as_ptr(), it.host.len() as u64).map(|_| ())),
+    ("prepare_kernels", |it| it.device.prepare_kernels()),
+    ("launch", |it| {
+        it.device.prepare_kernels()?;
+        let arguments = [0; Kernel::Zero.argument_bytes()];
+        let (kernel, block_count, thread_count) = (Kernel::Zero, 1, 32);
+        let launch = Launch { kernel, block_count, thread_count, shared_bytes: 0, arguments: &arguments };
+        // SAFETY: a kernel that is told of no rows touches none.
+        unsafe { it.device.launch(it.stream, &launch) }
+    }),
 ];
 
 #[test]
@@ -156,12 +167,13 @@ fn no_call_changes_which_context_is_current() {
 }
 
 /// Calls by which something is given back: what they refuse stays.
-const RELEASES: [&str; 7] = [
+const RELEASES: [&str; 8] = [
     "cuMemFree_v2",
     "cuMemFreeHost",
     "cuMemHostUnregister",
     "cuStreamDestroy_v2",
     "cuEventDestroy_v2",
+    "cuModuleUnload",
     "cuDevicePrimaryCtxRelease_v2",
     // Nothing can be given back in a context that cannot be entered.
     "cuCtxPushCurrent_v2",

@@ -15,7 +15,7 @@ use crate::raw::{self, Engine};
 use crate::support::{current_device, driver_by, driver_without, emulated, held, seeded, symbol, world_without};
 
 /// What no driver goes without.
-pub(crate) const REQUIRED: [&str; 44] = [
+pub(crate) const REQUIRED: [&str; 45] = [
     "cuInit",
     "cuGetErrorName",
     "cuGetErrorString",
@@ -44,6 +44,7 @@ pub(crate) const REQUIRED: [&str; 44] = [
     "cuMemcpyDtoDAsync_v2",
     "cuMemcpyDtoHAsync_v2",
     "cuMemcpyDtoH_v2",
+    "cuMemcpyHtoD_v2",
     "cuMemcpy2DAsync_v2",
     "cuMemsetD8Async",
     "cuMemsetD2D8Async",
@@ -64,8 +65,16 @@ pub(crate) const REQUIRED: [&str; 44] = [
 ];
 
 /// What is used where it is there.
-pub(crate) const OPTIONAL: [&str; 4] =
-    ["cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2", "cuMemcpyBatchAsync", "cuMemcpyBatchAsync_v2"];
+pub(crate) const OPTIONAL: [&str; 8] = [
+    "cuModuleLoadData",
+    "cuModuleUnload",
+    "cuModuleGetFunction",
+    "cuLaunchKernel",
+    "cuStreamWaitValue32_v2",
+    "cuStreamWriteValue32_v2",
+    "cuMemcpyBatchAsync",
+    "cuMemcpyBatchAsync_v2",
+];
 
 /// Calls that a driver may refuse, all of which an emulated device counts.
 pub(crate) fn calls() -> impl Iterator<Item = &'static str> {

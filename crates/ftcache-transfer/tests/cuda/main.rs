@@ -12,6 +12,7 @@ mod boundaries;
 mod context;
 mod copies;
 mod driver;
+mod kernels;
 mod late;
 mod memory;
 mod order;

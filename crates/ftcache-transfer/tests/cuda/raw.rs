@@ -51,6 +51,9 @@ raw! {
     cuStreamBeginCapture_v2(u64, i32);
     cuStreamEndCapture(u64, *mut u64);
     cuGraphDestroy(u64);
+    cuGraphInstantiateWithFlags(*mut u64, u64, u64);
+    cuGraphLaunch(u64, u64);
+    cuGraphExecDestroy(u64);
     cuEventCreate(*mut u64, u32);
     cuEventDestroy_v2(u64);
     cuEventRecord(u64, u64);

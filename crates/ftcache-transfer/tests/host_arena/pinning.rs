@@ -173,4 +173,8 @@ unsafe impl Device for PinningDevice {
     fn read(&mut self, _: Memory, _: u64, _: &mut [u8]) -> Result<(), DeviceError> {
         nothing()
     }
+
+    fn write(&mut self, _: Memory, _: u64, _: &[u8]) -> Result<(), DeviceError> {
+        nothing()
+    }
 }

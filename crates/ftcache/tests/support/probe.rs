@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::atomic::AtomicU32;
 
-use ftcache::transfer::{CopyError, HostAccess};
+use ftcache::transfer::{CopyError, HostAccess, Launch};
 use ftcache::{Device, DeviceError, DeviceSpan, Event, Memory, RowCopy, Stream};
 
 /// The events of a cache in the order in which it makes them: its fences, and then those of each staging.
@@ -29,7 +29,7 @@ pub(crate) struct Notes {
     pub(crate) waits: Vec<(&'static str, &'static str)>,
     /// This wait is left out, counted from the first.
     pub(crate) dropped_wait: Option<usize>,
-    /// Copies, zeros, records and waits.
+    /// Copies, zeros, kernels, records and waits.
     pub(crate) enqueued: u64,
     pub(crate) copies: u64,
     pub(crate) clears: u64,
@@ -325,5 +325,22 @@ unsafe impl Device for Probe {
 
     fn read(&mut self, memory: Memory, offset: u64, target: &mut [u8]) -> Result<(), DeviceError> {
         self.get_mut().inner.read(memory, offset, target)
+    }
+
+    fn write(&mut self, memory: Memory, offset: u64, source: &[u8]) -> Result<(), DeviceError> {
+        self.get_mut().inner.write(memory, offset, source)
+    }
+
+    fn kernel_address(&mut self, base: *const u8, bytes: u64) -> Result<u64, DeviceError> {
+        self.get_mut().inner.kernel_address(base, bytes)
+    }
+
+    fn prepare_kernels(&mut self) -> Result<(), DeviceError> {
+        self.get_mut().inner.prepare_kernels()
+    }
+
+    unsafe fn launch(&mut self, stream: Stream, launch: &Launch<'_>) -> Result<(), DeviceError> {
+        // SAFETY: our caller made the promise that is asked for here.
+        unsafe { self.enqueue().inner.launch(stream, launch) }
     }
 }
