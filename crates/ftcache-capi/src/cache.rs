@@ -221,10 +221,7 @@ pub unsafe extern "C" fn ftcache_forget_layer(cache: *mut ftcache, layer: u32) -
 #[must_use]
 pub unsafe extern "C" fn ftcache_reset(cache: *mut ftcache) -> ftcache_status {
     // SAFETY: a handle of ours by the caller's word.
-    enter(unsafe { cache.as_ref() }, |cache| {
-        cache.reset();
-        Ok(())
-    })
+    enter(unsafe { cache.as_ref() }, |cache| Ok(cache.reset()?))
 }
 
 /// Frees a cache and its slots, once what is enqueued is done; NULL is accepted. No other call may be inside it.

@@ -115,8 +115,5 @@ pub unsafe extern "C" fn ftcache_pool_stats_get(
 #[must_use]
 pub unsafe extern "C" fn ftcache_stats_reset(cache: *mut ftcache) -> ftcache_status {
     // SAFETY: a handle of ours by the caller's word.
-    enter(unsafe { cache.as_ref() }, |cache| {
-        cache.reset_stats();
-        Ok(())
-    })
+    enter(unsafe { cache.as_ref() }, |cache| Ok(cache.reset_stats()?))
 }

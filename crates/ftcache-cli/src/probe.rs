@@ -128,7 +128,8 @@ pub(crate) fn run(arguments: &Arguments, out: &mut String) -> Result<(), Failure
         Ok(mut device) => {
             device.probe_batches(LARGE_BYTES)?;
             let measured = plan.measure(&mut device, |device| matches!(device.batches(), BatchReport::On { .. }))?;
-            Measured { found: Found::Cuda(device.facts().clone(), device.batches().clone()), ..measured }
+            let (facts, batches) = (device.facts().clone(), device.batches().clone());
+            Measured { found: Found::Cuda(facts, batches, kernels(&mut device)), ..measured }
         }
         Err(why) => Measured { found: Found::Host(why), ..plan.measure(&mut HostDevice::new(), |_| false)? },
     };
@@ -235,9 +236,16 @@ impl Measurements {
     }
 }
 
+/// Whether there can be device mode: the image of the kernels, or why there is none.
+fn kernels(device: &mut CudaDevice) -> Result<String, String> {
+    device.prepare_kernels().map_err(|error| error.to_string())?;
+    Ok(device.kernel_image().expect("they are prepared").to_string())
+}
+
 /// What was measured on.
 pub(crate) enum Found {
-    Cuda(CudaFacts, BatchReport),
+    /// And what kernels run from, or why none do.
+    Cuda(CudaFacts, BatchReport, Result<String, String>),
     /// Host memory, and why.
     Host(String),
 }

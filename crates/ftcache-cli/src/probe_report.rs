@@ -13,7 +13,13 @@ use crate::table::{Table, binary, count, grouped};
 impl Measured {
     pub(crate) fn write(&self, rates: Option<&MeasuredRates>, out: &mut String) -> std::fmt::Result {
         match &self.found {
-            Found::Cuda(facts, batches) => writeln!(out, "{facts}\n{batches}")?,
+            Found::Cuda(facts, batches, kernels) => {
+                writeln!(out, "{facts}\n{batches}")?;
+                match kernels {
+                    Ok(image) => writeln!(out, "admission on the device by {image}")?,
+                    Err(why) => writeln!(out, "no admission on the device: {why}")?,
+                }
+            }
             Found::Host(why) => writeln!(out, "measured: host memory to host memory, no figure of a link ({why})")?,
         }
         if !self.left_out.is_empty() {
@@ -111,7 +117,7 @@ impl Measured {
         });
         match &self.found {
             Found::Host(why) => whole["no_link"] = json!(why),
-            Found::Cuda(facts, batches) => {
+            Found::Cuda(facts, batches, kernels) => {
                 whole["cuda"] = json!({
                     "ordinal": facts.ordinal,
                     "driver_version": facts.driver_version,
@@ -121,6 +127,8 @@ impl Measured {
                     "registers_read_only": facts.registers_read_only,
                     "batches": matches!(batches, BatchReport::On { .. }),
                     "batch_report": batches.to_string(),
+                    "kernels": kernels.is_ok(),
+                    "kernel_report": kernels.as_ref().unwrap_or_else(|why| why),
                 });
             }
         }

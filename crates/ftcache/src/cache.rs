@@ -97,6 +97,7 @@ impl<D: Device> Cache<D> {
     /// An unknown layer or bank, a stride below the row's width, fewer bytes than the experts' rows take, or rows
     /// that the device cannot read where they lie if there is no bounce buffer.
     pub fn attach(&mut self, layer: LayerId, bank: BankId, rows: HostRows) -> Result<(), Error> {
+        self.check_with_host()?;
         Ok(self.loader.attach(layer, bank, rows)?)
     }
 
@@ -113,6 +114,7 @@ impl<D: Device> Cache<D> {
         reservation: Reservation,
         tell: impl FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<&LoadReport, Error> {
+        self.check_with_host()?;
         Ok(self.loader.load_arena(reservation, tell)?)
     }
 
@@ -170,9 +172,12 @@ impl<D: Device> Cache<D> {
     ///
     /// # Errors
     ///
-    /// What failed, or what the device lacks if there are no slots.
+    /// What failed, or what the device lacks if there are no slots; launches in device mode that were refused.
     pub fn check_device(&mut self) -> Result<(), Error> {
         self.check_slots()?;
+        if let Some(faults) = self.loader.take_faults() {
+            return Err(faults.into());
+        }
         self.land()?;
         Ok(self.loader.check()?)
     }
@@ -243,6 +248,7 @@ impl<D: Device> Cache<D> {
     /// An unknown pool or slot.
     pub fn forget(&mut self, pool: PoolId, slot: SlotId) -> Result<Option<(LayerId, ExpertId)>, Error> {
         self.check_slot(pool, slot)?;
+        self.check_with_host()?;
         Ok(self.residency.forget(pool, slot))
     }
 
@@ -252,12 +258,19 @@ impl<D: Device> Cache<D> {
     ///
     /// An unknown layer.
     pub fn forget_layer(&mut self, layer: LayerId) -> Result<usize, Error> {
+        self.check_with_host()?;
         Ok(self.residency.forget_layer(layer)?)
     }
 
     /// Frees every slot. Statistics go on.
-    pub fn reset(&mut self) {
+    ///
+    /// # Errors
+    ///
+    /// A residency that is on the device.
+    pub fn reset(&mut self) -> Result<(), Error> {
+        self.check_with_host()?;
         self.residency.reset();
+        Ok(())
     }
 
     /// Pins experts: once in a slot, they are never victims. Every pool keeps as many slots for others as the
@@ -268,6 +281,7 @@ impl<D: Device> Cache<D> {
     ///
     /// An unknown layer or expert, a layer without slots, or a pool with too few slots left. Nothing is pinned then.
     pub fn pin(&mut self, experts: &[(LayerId, ExpertId)]) -> Result<(), Error> {
+        self.check_with_host()?;
         let widest = self.geometry().pools().iter().map(|pool| pool.bounds().min_slots).max().unwrap_or(0);
         Ok(self.residency.pin(experts, widest)?)
     }
@@ -278,6 +292,7 @@ impl<D: Device> Cache<D> {
     ///
     /// An unknown layer or expert.
     pub fn unpin(&mut self, experts: &[(LayerId, ExpertId)]) -> Result<(), Error> {
+        self.check_with_host()?;
         Ok(self.residency.unpin(experts)?)
     }
 

@@ -3,7 +3,8 @@
 use ftcache_policy::{BankId, LayerId, PoolId, SlotId};
 use ftcache_residency::{EnsureError, PinError, PoolsError, SnapshotError, StageError};
 use ftcache_transfer::{
-    ApplyError, AttachError, BankError, BringBackFailure, DeviceError, LoadArenaError, RebuildError, StageFailure,
+    ApplyError, AttachError, BankError, BringBackFailure, DeviceError, DeviceModeError, FaultReport, LoadArenaError,
+    RebuildError, StageFailure,
 };
 use thiserror::Error;
 
@@ -47,6 +48,12 @@ pub enum Error {
     /// Residents were not brought back: every slot is free.
     #[error(transparent)]
     BringBack(#[from] BringBackFailure),
+    /// The residency is on the device, or is not, or cannot go there or come back.
+    #[error(transparent)]
+    DeviceMode(#[from] DeviceModeError),
+    /// Launches on the device that were refused since the last look. The residency there is as they found it.
+    #[error(transparent)]
+    Fault(#[from] FaultReport),
     /// A rebuild for a model of other layouts.
     #[error("a rebuild is for the same model; this one has other layouts")]
     OtherLayouts,

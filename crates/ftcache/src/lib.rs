@@ -34,6 +34,7 @@ mod cache;
 mod error;
 mod later;
 mod load;
+mod on_device;
 mod prefill;
 mod rebuild;
 mod report;
@@ -54,8 +55,10 @@ pub use ftcache_residency::{
 };
 pub use ftcache_transfer as transfer;
 pub use ftcache_transfer::{
-    ApplyError, ArenaOptions, BankError, BankSource, BounceSize, ColdReason, Device, DeviceError, DeviceSpan, Event,
-    HostArena, HostDevice, HostRows, HostSpan, Loader, Memory, RebuildError, Rebuilt, RowCopy, Stream, Streams,
+    ApplyError, ArenaOptions, BankError, BankSource, BounceSize, ColdReason, Device, DeviceAnswers, DeviceError,
+    DeviceIds, DeviceModeError, DeviceModeOptions, DevicePlan, DeviceReading, DeviceRows, DeviceSpan, DeviceSplit,
+    DeviceStep, DeviceWeights, Event, Fault, FaultReport, HostArena, HostDevice, HostRows, HostSpan, HostWord, IdWidth,
+    Loader, Memory, RebuildError, Rebuilt, RowCopy, Stream, Streams,
 };
 #[cfg(feature = "cuda")]
 pub use ftcache_transfer::{BatchReport, CudaContext, CudaDevice, CudaDriver, CudaFacts, DriverError};

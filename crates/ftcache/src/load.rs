@@ -55,6 +55,7 @@ impl<D: Device> Cache<D> {
     /// Before anything is decided: what can be seen to fail must not take slots from what is there.
     fn check_step(&self, streams: Streams, layer: LayerId) -> Result<(), Error> {
         self.check_attached(layer)?;
+        self.check_with_host()?;
         self.check_streams(streams)
     }
 
@@ -127,6 +128,7 @@ impl<D: Device> Cache<D> {
     ///
     /// As those of [`residency::Cache::accept`].
     pub fn accept(&mut self, layer: LayerId, accepted: &[ExpertId]) -> Result<(), Error> {
+        self.check_with_host()?;
         Ok(self.residency.accept(layer, accepted)?)
     }
 

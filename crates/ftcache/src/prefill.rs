@@ -84,6 +84,7 @@ impl<D: Device> Cache<D> {
     /// that were there stay.
     pub fn set_staging(&mut self, staging: Staging, small_row_bytes: u64) -> Result<(), Error> {
         self.check_slots()?;
+        self.check_with_host()?;
         self.residency.check_staging(&staging)?;
         self.loader.set_staging(staging.clone())?;
         let dedicated = (!staging.is_borrowed()).then(|| staging.buffer_count());
@@ -104,6 +105,7 @@ impl<D: Device> Cache<D> {
     /// No staging buffers, an open chunk, an unknown stream or one that is being captured, the device's own, or a cache
     /// without slots.
     pub fn begin_chunk(&mut self, streams: Streams) -> Result<(), Error> {
+        self.check_with_host()?;
         self.check_streams(streams)?;
         if self.residency.has_open_chunk() {
             return Err(StageError::ChunkOpen.into());

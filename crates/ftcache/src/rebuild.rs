@@ -50,6 +50,7 @@ impl<D: Device> Cache<D> {
         if geometry.model() != self.geometry().model() {
             return Err(Error::OtherLayouts);
         }
+        self.check_with_host()?;
         // What is on its way behind steps is kept, too.
         self.loader.synchronize_all()?;
         self.land()?;

@@ -63,9 +63,15 @@ impl<D: Device> Cache<D> {
     }
 
     /// Starts the statistics over; residency is not touched.
-    pub fn reset_stats(&mut self) {
+    ///
+    /// # Errors
+    ///
+    /// A residency that is on the device: counting goes on there.
+    pub fn reset_stats(&mut self) -> Result<(), Error> {
+        self.check_with_host()?;
         self.residency.reset_stats();
         self.bytes_of_layer.fill(0);
+        Ok(())
     }
 
     fn stats_of(&self, layer: LayerId) -> Stats {

@@ -22,6 +22,7 @@ impl<D: Device> Cache<D> {
     /// Residents of another model, a cache that is not empty, an open chunk, a layer that is not attached, an unknown
     /// stream, or a cache without slots: nothing has changed. A copy that the device refused: every slot is free.
     pub fn bring_back(&mut self, streams: Streams, residents: &Residents, fingerprint: u64) -> Result<u64, Error> {
+        self.check_with_host()?;
         self.check_streams(streams)?;
         self.residency.check_bring_back(residents, fingerprint)?;
         // Layers without slots have nothing to be brought back to.

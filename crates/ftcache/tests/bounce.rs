@@ -133,7 +133,7 @@ fn layers_are_staged_and_brought_back_through_the_buffer() {
         rig.cache.end_chunk().unwrap();
         rig.fill(streams);
         let residents = rig.cache.residents(1);
-        rig.cache.reset();
+        rig.cache.reset().unwrap();
         rig.cache.bring_back(streams, &residents, 1).unwrap();
         rig.check(context);
         assert_eq!(rig.cache.residents(1), residents, "{context}");

@@ -166,7 +166,7 @@ fn rows_that_are_exchanged_may_be_written_at_once() {
             rig.cache.attach(layer(number), BankId::new(bank), HostRows::owned(rows.into(), 0)).unwrap();
             first.fill(0);
             rig.compare(&format!("seed {seed:?}, bank {bank}"));
-            rig.cache.reset();
+            rig.cache.reset().unwrap();
         }
         rig.fill(ONE);
         rig.check(&format!("seed {seed:?}"));

@@ -366,8 +366,8 @@ fn two_caches_share_nothing_on_two_devices_or_on_one() {
         }
         assert_eq!((draft.stats().residency.steps, target.stats()), (12, stats), "shared {shared}");
         draft.load(LayerId::new(0), &[ExpertId::new(99)]).unwrap_err();
-        draft.reset_stats();
-        draft.reset();
+        draft.reset_stats().unwrap();
+        draft.reset().unwrap();
 
         assert_eq!(target.load(LayerId::new(2), &routes).unwrap(), slots);
         assert_eq!(target.plan().miss_count(), 0, "shared {shared}: the target's experts still hit");

@@ -336,7 +336,7 @@ fn forgotten_slots_are_taken_first_and_filled_anew() {
     assert_eq!(held.world.cache.forget_layer(LayerId::new(1)).unwrap(), 2);
     held.reference.forget_layer(1);
     held.step(ONE, 1, &[7, 6], "copied anew");
-    held.world.cache.reset();
+    held.world.cache.reset().unwrap();
     held.reference.reset();
     assert!(held.world.image() == held.shadow, "forgetting moves no bytes");
     held.step(ONE, 0, &[0, 1, 2, 3, 4], "after a reset");

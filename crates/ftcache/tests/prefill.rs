@@ -167,7 +167,7 @@ fn bytes_that_move_are_those_of_rows_that_lay_in_slots_and_those_that_did_not() 
     on_every_device(&geometry, |rig, context| {
         for (small_row_bytes, whole) in [(0, [0, 0]), (10, [2 + 9, 2]), (SMALL_ROW_BYTES, wide_bytes)] {
             rig.cache.set_staging(Staging::dedicated(&geometry, 2), small_row_bytes).unwrap();
-            rig.cache.reset();
+            rig.cache.reset().unwrap();
             rig.load(ONE, layer(0), &[1, 3]).unwrap();
             rig.load(ONE, layer(1), &[0, 1, 2]).unwrap();
             let before = rig.cache.chunk_total();

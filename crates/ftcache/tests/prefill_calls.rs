@@ -117,7 +117,7 @@ fn a_copy_that_fails_leaves_its_buffer_free_and_the_layer_may_be_staged_again() 
                 let mut failed = 0;
                 loop {
                     // Two rows of layer 1 in slots that no buffer lies on.
-                    rig.cache.reset();
+                    rig.cache.reset().unwrap();
                     for (number, routes) in [(5, &[0, 1, 2, 3][..]), (2, &[0, 1, 2, 3]), (1, &[3, 0, 1])] {
                         rig.load(streams, layer(number), routes).unwrap();
                     }

@@ -123,7 +123,7 @@ fn statistics_start_over_and_residents_stay() {
     let mut world = world(Scope::Unified);
     world.load_one(0, &[1, 2, 3]).unwrap();
     world.load_one(1, &[1]).unwrap();
-    world.cache.reset_stats();
+    world.cache.reset_stats().unwrap();
     assert_eq!(world.cache.stats(), Stats::default());
     assert_eq!(world.cache.stats().residency.hit_rate(), None);
     for layer in 0..3 {
@@ -133,7 +133,7 @@ fn statistics_start_over_and_residents_stay() {
     let stats = world.cache.stats();
     assert_eq!((stats.residency.hits(), stats.residency.misses, stats.bytes), (2, 1, 18));
     assert_eq!(stats.residency.hit_rate(), Some(2.0 / 3.0));
-    world.cache.reset();
+    world.cache.reset().unwrap();
     assert_eq!(world.cache.stats(), stats, "freeing every slot leaves the statistics");
 }
 

@@ -81,7 +81,7 @@ fn a_start_that_is_refused_changes_nothing() {
         rig.load(ONE, layer(0), &[1]).unwrap();
         let error = rig.refused(|cache| cache.bring_back(ONE, &kept, 77));
         assert_eq!(error, snapshot(SnapshotError::NotEmpty { resident_count: 1 }));
-        rig.cache.reset();
+        rig.cache.reset().unwrap();
         rig.cache.set_staging(Staging::dedicated(rig.cache.geometry(), 1), 0).unwrap();
         rig.cache.begin_chunk(ONE).unwrap();
         assert_eq!(rig.refused(|cache| cache.bring_back(ONE, &kept, 77)), snapshot(SnapshotError::ChunkOpen));
@@ -140,7 +140,7 @@ fn a_copy_that_fails_leaves_every_slot_free_and_it_may_be_tried_again() {
                 if failed % 3 == 0 {
                     let other = Streams { copy: rig.stream(), ..streams };
                     rig.fill(other);
-                    rig.cache.reset();
+                    rig.cache.reset().unwrap();
                 }
                 failed += 1;
             }

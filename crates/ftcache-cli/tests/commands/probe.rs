@@ -61,6 +61,7 @@ fn a_device_is_measured() {
     insta::assert_snapshot!(masked(&text), @"
     ftcache emulated device 0 (device 0, compute capability # 1073741824 bytes), driver of CUDA # streams wait for words, registers read-only memory
     copies in batches by cuMemcpyBatchAsync_v2, entries below 0 bytes alone
+    admission on the device by machine code for sm_90
 
     copies, a call each copies GB/s us a copy calls returned after
     1.00 KiB 256 # # # %
@@ -138,6 +139,8 @@ fn all_of_it_is_there_as_json() {
     let json: serde_json::Value = serde_json::from_str(&Drivers::emulated().probe(&format!("--json {SMALL}"))).unwrap();
     assert_eq!(json["device"], "ftcache emulated device 0");
     assert_eq!((&json["cuda"]["ordinal"], &json["cuda"]["batches"]), (&0.into(), &true.into()));
+    let kernels = (&json["cuda"]["kernels"], &json["cuda"]["kernel_report"]);
+    assert_eq!(kernels, (&true.into(), &"machine code for sm_90".into()));
     for (name, counts) in [("copies", [256, 4]), ("batches", [256, 4]), ("gathers", [256, 4]), ("contended", [256, 4])]
     {
         let points = json[name].as_array().unwrap();

@@ -159,7 +159,7 @@ fn advance(rig: &mut Rig, rng: &mut Rng, chunk: &mut Chunk) -> bool {
 /// Everybody out and in again, to other slots.
 fn bring_back(rig: &mut Rig, streams: Streams) {
     let residents = rig.cache.residents(7);
-    rig.cache.reset();
+    rig.cache.reset().unwrap();
     match rig.calling("bring_back").bring_back(streams, &residents, 7) {
         Ok(_) => {}
         // Some are on their way behind a step.
