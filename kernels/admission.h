@@ -78,6 +78,18 @@ FTC_DEVICE Workspace workspace(Pointer<u8> base, u32 experts) {
                      cast<u32>(base, 16 * n), cast<u32>(base, 20 * n), cast<u32>(base, 24 * n)};
 }
 
+// What a step has of one expert: how many routes, where it was, and whether that is a hit or a miss.
+struct Routed {
+    u32 count, place;
+    bool hit, miss;
+};
+
+FTC_DEVICE Routed routed(const Workspace& work, u32 expert, u32 experts) {
+    const u32 count = expert < experts ? u32(work.counts[expert]) : 0;
+    const u32 place = count != 0 ? u32(work.places[expert]) : 0;
+    return Routed{count, place, count != 0 && place < PLACE_LIMIT, count != 0 && place >= PLACE_LIMIT};
+}
+
 FTC_DEVICE u64 offset_of(const Routes& routes, u64 stride, u32 width, u32 at) {
     return u64(at / routes.per_row) * stride + u64(at % routes.per_row) * width;
 }
@@ -403,12 +415,9 @@ FTC_DEVICE void admit(const Admission& args, const HybridAdmission* hybrid, Admi
     u32 warp_misses = 0, warp_hits = 0, warp_pinned = 0, hit_routes = 0;
     FTC_ROLL
     for (u32 tile = 0; tile < range.tiles; ++tile) {
-        const u32 expert = range.first + tile * WARP + at.lane;
-        const u32 count = expert < experts ? u32(work.counts[expert]) : 0;
-        const u32 place = count != 0 ? u32(work.places[expert]) : 0;
-        const bool hit = count != 0 && is_slot(place);
+        const auto [count, place, hit, miss] = routed(work, range.first + tile * WARP + at.lane, experts);
         warp_hits += count_ones(warp_ballot(hit));
-        warp_misses += count_ones(warp_ballot(count != 0 && !hit));
+        warp_misses += count_ones(warp_ballot(miss));
         if (has_pins) {
             warp_pinned += count_ones(warp_ballot(hit && tables.pinned[u64(args.pool.first) + place] != 0));
         }
@@ -452,10 +461,7 @@ FTC_DEVICE void admit(const Admission& args, const HybridAdmission* hybrid, Admi
     FTC_ROLL
     for (u32 tile = 0; tile < range.tiles; ++tile) {
         const u32 expert = range.first + tile * WARP + at.lane;
-        const u32 count = expert < experts ? u32(work.counts[expert]) : 0;
-        const u32 place = count != 0 ? u32(work.places[expert]) : 0;
-        const bool hit = count != 0 && is_slot(place);
-        const bool miss = count != 0 && !hit;
+        const auto [count, place, hit, miss] = routed(work, expert, experts);
         const u32 missing = warp_ballot(miss);
         if (count != 0) {
             const u32 flat = first_expert + expert;

@@ -88,12 +88,13 @@ pub(crate) struct Cuda {
     _library: Library,
 }
 
-/// The emulated driver: cargo puts it beside the program, or one folder down.
+/// The emulated driver: cargo puts it one folder down, and beside the program too if that is all it builds, where it may
+/// be an old one.
 fn emulated() -> Outcome<PathBuf> {
     let name = format!("{}ftcache_cuda_emu{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
     let program = std::env::current_exe().map_err(|error| format!("this program's path: {error}"))?;
     let folder = program.parent().ok_or("this program lies in no folder")?;
-    let places = [folder.join(&name), folder.join("deps").join(&name)];
+    let places = [folder.join("deps").join(&name), folder.join(&name)];
     let found = places.into_iter().find(|place| place.exists());
     found.ok_or_else(|| format!("{name} is not beside this program: `cargo build -p ftcache-cuda-emu` makes it"))
 }

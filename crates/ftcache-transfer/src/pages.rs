@@ -35,7 +35,7 @@ impl Pages {
         bytes: u64,
     ) -> Result<Self, DeviceError> {
         let failed = |reason: &str| DeviceError::Failed { operation, bytes, reason: reason.to_owned() };
-        let size = usize::try_from(bytes.max(1).next_multiple_of(page_bytes())).ok();
+        let size = bytes.max(1).checked_next_multiple_of(page_bytes()).and_then(|size| usize::try_from(size).ok());
         let layout = size.and_then(|size| Layout::from_size_align(size, page_bytes() as usize).ok());
         let layout = layout.ok_or_else(|| failed("too many bytes"))?;
         // SAFETY: the layout has a page at least.
