@@ -328,6 +328,8 @@ struct Zero {
     // Of the cache that the spans are of; null for others, which are always zeroed.
     Pointer<Header> header;
     u64 generation;
+    Pointer<PoolState> pools;
+    Guard guard;
 };
 
 // What can be read of tables without stopping the stream. It is whole while both counts are alike and not 0.

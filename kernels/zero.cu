@@ -21,8 +21,9 @@ FTC_DEVICE void zero_bytes(Pointer<u8> target, u32 bytes, const Place& at) {
 
 FTC_KERNEL(ftcache_zero, Zero) {
     const Place at = here();
-    if (args.header != nullptr &&
-        !is_current(args.header, args.generation, args.layer, at.thread == 0 && block_index() == 0)) {
+    const bool tells = at.thread == 0 && block_index() == 0;
+    if (args.header != nullptr && (!is_current(args.header, args.generation, args.layer, tells) ||
+                                   !is_guarded(args.header, args.pools, args.guard, args.layer, tells))) {
         return;
     }
     FTC_ROLL

@@ -80,7 +80,7 @@ FTC_STRUCT(Materialize, 10, header, generation, pools, guard, place, banks, expe
 FTC_STRUCT(Invalidate, 7, tables, generation, pool, from, count, absence, withheld)
 FTC_STRUCT(Reset, 2, tables, generation)
 FTC_STRUCT(ZeroSpan, 4, base, stride, row_bytes, row_count)
-FTC_STRUCT(Zero, 5, spans, span_count, layer, header, generation)
+FTC_STRUCT(Zero, 7, spans, span_count, layer, header, generation, pools, guard)
 FTC_STRUCT(Reading, 6, begun, ended, generation, step, digest, resident_count)
 FTC_STRUCT(Statistics, 4, tables, generation, reading, stats)
 

@@ -230,8 +230,11 @@ inline void describe(const Statistics& args, Sink& sink) {
 }
 
 inline void describe(const Zero& args, Sink& sink) {
-    if (args.header != nullptr && !describe_header(args.header, args.generation, READ | RARELY, sink)) {
-        return;
+    if (args.header != nullptr) {
+        if (!describe_header(args.header, args.generation, READ | RARELY, sink)) {
+            return;
+        }
+        describe_guard(args.pools, args.guard, sink);
     }
     for (u32 index = 0; index < args.span_count && index < ZERO_SPANS_MAX; ++index) {
         const ZeroSpan& span = args.spans[index];

@@ -156,7 +156,7 @@ fn the_other_kernels_run_and_touch_only_what_they_may() {
         let mut spans = vec![target + 1, 20, 3, 7, target + 160, 1, 5, 1];
         spans.resize(4 * 32, 0);
         // Two spans of no cache, and then of one that was rebuilt since, which are left alone.
-        spans.extend([2, 0, 0]);
+        spans.extend([2, 0, 0, 0, 0]);
         ok(rig.run(rig.kernel("ftcache_zero"), (2, 32, 0), stream, &spans[..]));
         rig.sync(stream);
         let mut stale = spans.clone();

@@ -333,6 +333,8 @@ shared! {
             layer: u32,
             header: u64,
             generation: u64,
+            pools: u64,
+            guard: Guard,
         }
 
         Reading {

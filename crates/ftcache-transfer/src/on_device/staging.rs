@@ -74,16 +74,18 @@ impl<D: Device> Loader<D> {
     ///
     /// As [`begin_chunk_on_device`](Self::begin_chunk_on_device).
     pub fn end_chunk_on_device(&mut self, stream: Stream) -> Result<(), DeviceModeError> {
-        self.zero_on_device(stream, |geometry, places| places.under_buffers(geometry, |_, _| true))?;
+        self.zero_on_device(stream, LayerId::new(0), |geometry, places| places.under_buffers(geometry, |_, _| true))?;
         self.withhold_for_chunk(stream, false)
     }
 
     fn withhold_for_chunk(&mut self, stream: Stream, begins: bool) -> Result<(), DeviceModeError> {
         let mode = engaged(&self.mode)?;
-        mode.stage()?;
         let stage = self.places.as_ref().map_err(Clone::clone)?.stage.as_ref();
         let staging = stage.ok_or(DeviceModeError::NoStaging)?.staging();
-        for pool in (0..self.geometry.pools().len()).map(PoolId::from_index) {
+        // The pool that tells for all of them comes last, so that half a begin or end is none and may be tried again.
+        let last = PoolId::new(mode.stage()?.guard.pool);
+        let others = (0..self.geometry.pools().len()).map(PoolId::from_index).filter(|&pool| pool != last);
+        for pool in others.chain([last]) {
             let stable_from = if staging.is_borrowed() { staging.stable_from(pool) } else { 0 };
             if stable_from > 0 {
                 let withheld = if begins { stable_from } else { 0 };
@@ -111,7 +113,7 @@ impl<D: Device> Loader<D> {
         self.check_residency(residency)?;
         let bank_count = self.geometry.model().bank_count() as u32;
         let index = engaged(&self.mode)?.stage()?.index(layer, buffer)?;
-        self.clear_around_on_device(stream, pool, buffer as usize)?;
+        self.clear_around_on_device(stream, (layer, pool), buffer as usize)?;
         let mode = engaged(&self.mode)?;
         let stage = mode.stage()?;
         let base = self.device.address(stage.memory)?;
@@ -171,7 +173,7 @@ impl<D: Device> Loader<D> {
         self.check_residency(residency)?;
         let stage = engaged(&self.mode)?.stage()?;
         let (index, memory, all) = (stage.index(layer, buffer)?, stage.memory, stage.all);
-        self.clear_around_on_device(stream, pool, buffer as usize)?;
+        self.clear_around_on_device(stream, (layer, pool), buffer as usize)?;
         let base = self.device.address(memory)?;
         self.launch_materialize(stream, residency, layer, index, base + all)
     }
@@ -208,10 +210,15 @@ impl<D: Device> Loader<D> {
 
     /// Zeros around the rows of a buffer, if bytes of another layout may ever lie there: what a captured launch finds
     /// is not known when it is captured.
-    fn clear_around_on_device(&mut self, stream: Stream, pool: PoolId, buffer: usize) -> Result<(), DeviceModeError> {
+    fn clear_around_on_device(
+        &mut self,
+        stream: Stream,
+        (layer, pool): (LayerId, PoolId),
+        buffer: usize,
+    ) -> Result<(), DeviceModeError> {
         let places = self.places.as_ref().map_err(Clone::clone)?;
         if places.may_ever_hold_another(&self.geometry, pool, buffer) {
-            self.zero_on_device(stream, |geometry, places| places.around(geometry, pool, buffer))?;
+            self.zero_on_device(stream, layer, |geometry, places| places.around(geometry, pool, buffer))?;
         }
         Ok(())
     }
@@ -220,21 +227,25 @@ impl<D: Device> Loader<D> {
     fn zero_on_device<'a, I: Iterator<Item = ClearSpan>>(
         &'a mut self,
         stream: Stream,
+        layer: LayerId,
         spans: impl Fn(&'a Geometry, &'a Places) -> I,
     ) -> Result<(), DeviceModeError> {
         let Self { device, geometry, places, mode, .. } = self;
         let (geometry, places) = (&*geometry, places.as_ref().map_err(|lack| lack.clone())?);
         let mode = engaged(mode)?;
         let (shape, header, generation) = (mode.spread(), mode.tables.header_address(), mode.tables.generation());
+        let (pools, guard) = (mode.tables.told().pools, mode.stage()?.guard);
         let nothing = abi::ZeroSpan { base: 0, stride: 0, row_bytes: 0, row_count: 0 };
         let most = abi::ZERO_SPANS_MAX as usize;
         for launched in (0..).step_by(most) {
             let mut told = abi::Zero {
                 spans: [nothing; abi::ZERO_SPANS_MAX as usize],
                 span_count: 0,
-                layer: 0,
+                layer: layer.get(),
                 header,
                 generation,
+                pools,
+                guard,
             };
             for ClearSpan { span, row_bytes, row_count, .. } in spans(geometry, places).skip(launched).take(most) {
                 let base = device.address(span.memory)? + span.offset;

@@ -223,7 +223,7 @@ type ZeroSpan = [u64; 4];
 
 /// `Zero` of `kernels/abi.h`, as the host lays it out: of no cache.
 fn zero_arguments(spans: &[ZeroSpan]) -> Vec<u8> {
-    let mut words = [0_u64; 32 * 4 + 3];
+    let mut words = [0_u64; 32 * 4 + 5];
     words[..4 * spans.len()].copy_from_slice(spans.as_flattened());
     words[128] = u64::from_le_bytes(std::array::from_fn(|at| if at == 0 { spans.len() as u8 } else { 0 }));
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
@@ -302,7 +302,7 @@ fn a_launch_before_kernels_are_prepared_is_refused_and_enqueues_nothing() {
     for length in [0, 8, arguments.len() - 8] {
         let refused = launch(&mut device, Stream::DEFAULT, &zeroing(&arguments[..length])).unwrap_err();
         let DeviceError::Failed { operation: "ftcache_zero", bytes, reason } = refused else { panic!("{refused:?}") };
-        assert_eq!((bytes, reason.as_str()), (length as u64, "its arguments have 1048 bytes"));
+        assert_eq!((bytes, reason.as_str()), (length as u64, "its arguments have 1064 bytes"));
     }
     if let Some(emulated) = &world.emulated {
         assert_eq!((emulated.calls("cuLaunchKernel"), emulated.counts().queued), (0, 0));

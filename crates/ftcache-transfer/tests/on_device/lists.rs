@@ -240,7 +240,7 @@ fn zero(bench: &mut Bench, spans: &[(usize, usize, usize, usize)], shape: (u32, 
     let base = bench.device.address(memory).unwrap();
     let nothing = ZeroSpan { base: 0, stride: 0, row_bytes: 0, row_count: 0 };
     let span_count = spans.len() as u32;
-    let mut told = Zero { spans: [nothing; 32], span_count, layer: 0, header: 0, generation: 0 };
+    let mut told = Zero { spans: [nothing; 32], span_count, ..Zero::zeroed() };
     for (told, &(from, stride, row_bytes, rows)) in told.spans.iter_mut().zip(spans) {
         let (stride, row_bytes, row_count) = (stride as u64, row_bytes as u64, rows as u64);
         *told = ZeroSpan { base: base + from as u64, stride, row_bytes, row_count };

@@ -16,7 +16,7 @@ use ftcache_testkit::Rng;
 use ftcache_testkit::generators::row;
 use ftcache_transfer::{
     BounceSize, Device, DeviceModeError, DeviceModeOptions, DeviceRows, Fault, FaultReport, HostAccess, HostRows,
-    HostWord, Loader,
+    HostWord, Loader, Streams,
 };
 use insta::assert_snapshot;
 
@@ -200,6 +200,27 @@ fn more_spans_than_a_launch_takes_are_zeroed_in_several() {
     loaded.step(decode(1), &[3, 4], "goes on");
     loaded.check_arenas("after the chunk");
     loaded.leave("after the chunk");
+    loaded.end();
+}
+
+#[test]
+fn a_stream_of_before_may_go_once_the_residency_is_on_the_device() {
+    let constraints = Constraints { request_count: 3, ..Constraints::new(Budget::Slots(9)) };
+    let mut loaded = Loaded::new(11, &geometry(&three_layers(), constraints), 0);
+    let [before, after] = [(); 2].map(|()| loaded.engine.create_stream().unwrap());
+    let apply = |loaded: &mut Loaded, stream, experts: &[u32]| {
+        let routes: Vec<ExpertId> = experts.iter().copied().map(ExpertId::new).collect();
+        let ticket = loaded.twin.ensure(decode(0), &routes, &mut loaded.plan).unwrap();
+        loaded.loader.apply(Streams::one(stream), ticket.plan()).unwrap();
+        ticket.commit();
+    };
+    apply(&mut loaded, before, &[1, 2]);
+    loaded.loader.enter_device_mode(&loaded.twin, DeviceModeOptions::default()).unwrap();
+    loaded.engine.destroy_stream(before);
+    loaded.loader.leave_device_mode(&mut loaded.twin).unwrap();
+    apply(&mut loaded, after, &[3]);
+    loaded.loader.synchronize_all().unwrap();
+    loaded.engine.destroy_stream(after);
     loaded.end();
 }
 

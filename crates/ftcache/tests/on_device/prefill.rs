@@ -197,6 +197,35 @@ fn a_chunk_that_is_open_keeps_the_residency_on_the_device() {
 }
 
 #[test]
+fn a_layer_that_is_staged_without_a_chunk_is_refused_and_overwrites_nothing() {
+    let mut rig = two_layouts();
+    rig.enter();
+    rig.step(layer(0), &[1, 3], Form::default(), "residents under the buffers");
+    for materialize in [false, true] {
+        let staged = match materialize {
+            true => rig.cache.materialize_on_device(rig.stream, layer(1), 0),
+            false => rig.cache.stage_on_device(rig.stream, layer(1), 0),
+        };
+        staged.unwrap();
+        rig.engine.sync(rig.stream);
+        let told = rig.cache.check_device().unwrap_err().to_string();
+        assert!(told.starts_with("after step 1: layer 1: staged without a chunk; "), "{told}");
+        assert!(told.contains(" slots lie under buffers, 0 are withheld"), "{told}");
+        rig.check_bytes("without a chunk");
+    }
+    // With one it goes.
+    rig.cache.begin_chunk_on_device(rig.stream).unwrap();
+    rig.twin.begin_chunk(ONE).unwrap();
+    rig.cache.stage_on_device(rig.stream, layer(1), 0).unwrap();
+    check_staged(&mut rig, layer(1), 0, "in a chunk");
+    rig.cache.end_chunk_on_device(rig.stream).unwrap();
+    rig.twin.abandon_chunk().unwrap();
+    rig.cache.check_device().unwrap();
+    rig.leave("at the end");
+    rig.end();
+}
+
+#[test]
 fn hits_come_from_their_slots_and_misses_from_the_host() {
     for small_row_bytes in [0, 10, 1 << 20] {
         let mut rig = two_layouts();
