@@ -59,21 +59,35 @@ static inline ftcache_model *new_model(void) {
     return model;
 }
 
-// Two pools: one of the wide layer, one of the other two.
-static inline ftcache_geometry *new_geometry(uint64_t slot_count) {
-    ftcache_model *model = new_model();
-    ftcache_geometry_config config;
-    ftcache_geometry *geometry = NULL;
-    memset(&config, 0, sizeof config);
-    config.struct_size = sizeof config;
-    config.slot_count = slot_count;
-    OK(ftcache_geometry_new(model, &config, &geometry));
-    ftcache_model_free(model);
-    return geometry;
+// A struct of zeros that knows its size.
+#define SIZED(type, name)                                                                                              \
+    type name;                                                                                                         \
+    memset(&name, 0, sizeof name);                                                                                     \
+    name.struct_size = sizeof name
+
+// So many slots, and nothing staged: the pools are smaller than a layer.
+static inline ftcache_settings settings_of(uint64_t slot_count) {
+    SIZED(ftcache_settings, settings);
+    settings.slot_count = slot_count;
+    settings.staging = FTCACHE_STAGING_NOWHERE;
+    return settings;
 }
 
-static inline void attach_rows(ftcache *cache, uint32_t layer, uint32_t bank) {
-    ftcache_host_rows rows;
+static inline ftcache_configuration *configuration_of(const ftcache_settings *settings) {
+    ftcache_model *model = new_model();
+    ftcache_configuration *configuration = NULL;
+    OK(ftcache_configuration_new(model, settings, &configuration));
+    ftcache_model_free(model);
+    return configuration;
+}
+
+// Two pools: one of the wide layer, one of the other two.
+static inline ftcache_configuration *new_configuration(uint64_t slot_count) {
+    const ftcache_settings settings = settings_of(slot_count);
+    return configuration_of(&settings);
+}
+
+static inline void fill_rows(uint32_t layer, uint32_t bank) {
     uint32_t expert;
     uint64_t at;
     for (expert = 0; expert < EXPERTS; expert++) {
@@ -81,25 +95,43 @@ static inline void attach_rows(ftcache *cache, uint32_t layer, uint32_t bank) {
             host_rows[layer][bank][expert * HOST_STRIDE + at] = byte_of(layer, bank, expert, at);
         }
     }
-    memset(&rows, 0, sizeof rows);
-    rows.struct_size = sizeof rows;
+}
+
+static inline void attach_rows(ftcache *cache, uint32_t layer, uint32_t bank) {
+    SIZED(ftcache_host_rows, rows);
+    fill_rows(layer, bank);
     rows.base = host_rows[layer][bank];
     rows.bytes = sizeof host_rows[layer][bank];
     rows.stride = HOST_STRIDE;
     OK(ftcache_attach(cache, layer, bank, &rows));
 }
 
-// A cache of `slot_count` slots with every row attached.
-static inline ftcache *new_cache(uint64_t slot_count) {
-    ftcache_geometry *geometry = new_geometry(slot_count);
-    ftcache *cache = NULL;
+static inline void attach_all(ftcache *cache) {
     uint32_t layer, bank;
-    OK(ftcache_new(geometry, NULL, &cache));
-    ftcache_geometry_free(geometry);
     for (layer = 0; layer < LAYERS; layer++) {
         for (bank = 0; bank < BANKS; bank++) attach_rows(cache, layer, bank);
     }
+}
+
+// A cache of a configuration, which is freed; NULL is the host's default config.
+static inline ftcache *cache_of(ftcache_configuration *configuration, const ftcache_config *config) {
+    ftcache *cache = NULL;
+    OK(ftcache_new(configuration, config, &cache));
+    ftcache_configuration_free(configuration);
     return cache;
+}
+
+// A cache of `slot_count` slots with every row attached.
+static inline ftcache *new_cache(uint64_t slot_count) {
+    ftcache *cache = cache_of(new_configuration(slot_count), NULL);
+    attach_all(cache);
+    return cache;
+}
+
+static inline ftcache_step step_of(uint32_t layer) {
+    SIZED(ftcache_step, step);
+    step.layer = layer;
+    return step;
 }
 
 // One row of 32-bit ids, and slots for it.
@@ -118,7 +150,7 @@ static inline ftcache_slots slots_of(int32_t *values) {
     memset(&slots, 0, sizeof slots);
     slots.struct_size = sizeof slots;
     slots.slots = values;
-    slots.absent_slot = -1;
+    slots.absent_slot = slots.cpu_slot = -1;
     return slots;
 }
 
@@ -128,6 +160,13 @@ static inline ftcache_stats stats_of(ftcache *cache) {
     stats.struct_size = sizeof stats;
     OK(ftcache_stats_get(cache, &stats));
     return stats;
+}
+
+// A decode step of one layer, on the default stream.
+static inline ftcache_status load(ftcache *cache, uint32_t layer, const ftcache_routes *routes,
+                                  const ftcache_slots *slots) {
+    const ftcache_step step = step_of(layer);
+    return ftcache_load(cache, &step, routes, NULL, slots);
 }
 
 // Whether a slot of the layer's pool holds an expert's row in every bank, to the byte.

@@ -13,12 +13,12 @@ static void refused(ftcache_status given, ftcache_status wanted, const char *mes
 
 static void null_is_named(void) {
     ftcache_model_config model_config = {sizeof model_config, 1, 4, 2, 0, 0};
-    ftcache_geometry_config geometry_config = {sizeof geometry_config, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0};
+    const ftcache_settings settings = settings_of(8);
     ftcache_layer key = {sizeof key, 0, NULL, NULL, 0};
-    ftcache_geometry_report report = {sizeof report, 0, 0, 0, 0, 0, 0};
-    ftcache_stats stats = {sizeof stats, 0, 0, 0, 0, 0, 0, 0, 0};
+    SIZED(ftcache_configuration_report, report);
+    SIZED(ftcache_stats, stats);
     ftcache_model *model = new_model();
-    ftcache_geometry *geometry = new_geometry(8);
+    ftcache_configuration *configuration = new_configuration(8);
     ftcache *cache = new_cache(8);
     const int32_t id = 0;
     int32_t slot = -7;
@@ -38,23 +38,23 @@ static void null_is_named(void) {
     key.tag_bytes = 4;
     REFUSED(ftcache_model_layer_set(model, 0, &key), INVALID_ARGUMENT, "layer_config->tag is NULL, with 4 bytes");
 
-    REFUSED(ftcache_geometry_new(model, &geometry_config, NULL), INVALID_ARGUMENT, "out is NULL");
+    REFUSED(ftcache_configuration_new(model, &settings, NULL), INVALID_ARGUMENT, "out is NULL");
     out = &out;
-    REFUSED(ftcache_geometry_new(NULL, &geometry_config, (ftcache_geometry **)&out), INVALID_ARGUMENT, "model is NULL");
+    REFUSED(ftcache_configuration_new(NULL, &settings, (ftcache_configuration **)&out), INVALID_ARGUMENT, "model is NULL");
     CHECK(out == NULL);
-    REFUSED(ftcache_geometry_new(model, NULL, (ftcache_geometry **)&out), INVALID_ARGUMENT, "config is NULL");
-    REFUSED(ftcache_geometry_get(NULL, &report), INVALID_ARGUMENT, "geometry is NULL");
-    REFUSED(ftcache_geometry_get(geometry, NULL), INVALID_ARGUMENT, "report is NULL");
-    REFUSED(ftcache_geometry_pool_get(NULL, 0, NULL), INVALID_ARGUMENT, "geometry is NULL");
-    REFUSED(ftcache_geometry_pool_get(geometry, 0, NULL), INVALID_ARGUMENT, "report is NULL");
-    REFUSED(ftcache_geometry_layer_pool(NULL, 0, NULL), INVALID_ARGUMENT, "geometry is NULL");
-    REFUSED(ftcache_geometry_layer_pool(geometry, 0, NULL), INVALID_ARGUMENT, "pool is NULL");
-    REFUSED(ftcache_geometry_slot_range_get(NULL, 0, 0, NULL), INVALID_ARGUMENT, "geometry is NULL");
-    REFUSED(ftcache_geometry_slot_range_get(geometry, 0, 0, NULL), INVALID_ARGUMENT, "range is NULL");
+    REFUSED(ftcache_configuration_new(model, NULL, (ftcache_configuration **)&out), INVALID_ARGUMENT, "settings is NULL");
+    REFUSED(ftcache_configuration_get(NULL, &report), INVALID_ARGUMENT, "configuration is NULL");
+    REFUSED(ftcache_configuration_get(configuration, NULL), INVALID_ARGUMENT, "report is NULL");
+    REFUSED(ftcache_configuration_pool_get(NULL, 0, NULL), INVALID_ARGUMENT, "configuration is NULL");
+    REFUSED(ftcache_configuration_pool_get(configuration, 0, NULL), INVALID_ARGUMENT, "report is NULL");
+    REFUSED(ftcache_configuration_layer_pool(NULL, 0, NULL), INVALID_ARGUMENT, "configuration is NULL");
+    REFUSED(ftcache_configuration_layer_pool(configuration, 0, NULL), INVALID_ARGUMENT, "pool is NULL");
+    REFUSED(ftcache_configuration_slot_range_get(NULL, 0, 0, NULL), INVALID_ARGUMENT, "configuration is NULL");
+    REFUSED(ftcache_configuration_slot_range_get(configuration, 0, 0, NULL), INVALID_ARGUMENT, "range is NULL");
 
-    REFUSED(ftcache_new(geometry, NULL, NULL), INVALID_ARGUMENT, "out is NULL");
+    REFUSED(ftcache_new(configuration, NULL, NULL), INVALID_ARGUMENT, "out is NULL");
     out = &out;
-    REFUSED(ftcache_new(NULL, NULL, (ftcache **)&out), INVALID_ARGUMENT, "geometry is NULL");
+    REFUSED(ftcache_new(NULL, NULL, (ftcache **)&out), INVALID_ARGUMENT, "configuration is NULL");
     CHECK(out == NULL);
     REFUSED(ftcache_attach(NULL, 0, 0, NULL), INVALID_ARGUMENT, "cache is NULL");
     REFUSED(ftcache_attach(cache, 0, 0, NULL), INVALID_ARGUMENT, "rows is NULL");
@@ -63,17 +63,17 @@ static void null_is_named(void) {
     REFUSED(ftcache_forget(NULL, 0, 0), INVALID_ARGUMENT, "cache is NULL");
     REFUSED(ftcache_forget_layer(NULL, 0), INVALID_ARGUMENT, "cache is NULL");
     REFUSED(ftcache_reset(NULL), INVALID_ARGUMENT, "cache is NULL");
-    REFUSED(ftcache_load(NULL, 0, &routes, NULL, &slots), INVALID_ARGUMENT, "cache is NULL");
-    REFUSED(ftcache_load(cache, 0, NULL, NULL, &slots), INVALID_ARGUMENT, "routes is NULL");
-    REFUSED(ftcache_load(cache, 0, &routes, NULL, NULL), INVALID_ARGUMENT, "slots is NULL");
+    REFUSED(load(NULL, 0, &routes, &slots), INVALID_ARGUMENT, "cache is NULL");
+    REFUSED(load(cache, 0, NULL, &slots), INVALID_ARGUMENT, "routes is NULL");
+    REFUSED(ftcache_load(cache, NULL, &routes, NULL, &slots), INVALID_ARGUMENT, "step is NULL");
     routes.ids = NULL;
-    REFUSED(ftcache_load(cache, 0, &routes, NULL, &slots), INVALID_ARGUMENT, "routes->ids is NULL, with 1 rows of 1");
+    REFUSED(load(cache, 0, &routes, &slots), INVALID_ARGUMENT, "routes->ids is NULL, with 1 rows of 1");
     routes.ids = &id;
     slots.slots = NULL;
-    REFUSED(ftcache_load(cache, 0, &routes, NULL, &slots), INVALID_ARGUMENT, "slots->slots is NULL, with 1 rows of 1");
+    REFUSED(load(cache, 0, &routes, &slots), INVALID_ARGUMENT, "slots->slots is NULL, with 1 rows of 1");
     routes.ids = NULL;
     routes.row_count = 0;
-    OK(ftcache_load(cache, 0, &routes, NULL, &slots));
+    OK(load(cache, 0, &routes, &slots));
     REFUSED(ftcache_stats_get(NULL, &stats), INVALID_ARGUMENT, "cache is NULL");
     REFUSED(ftcache_stats_get(cache, NULL), INVALID_ARGUMENT, "stats is NULL");
     REFUSED(ftcache_layer_stats_get(NULL, 0, &stats), INVALID_ARGUMENT, "cache is NULL");
@@ -84,10 +84,10 @@ static void null_is_named(void) {
     CHECK(ftcache_last_error_copy(NULL, 0) == sizeof "cache is NULL");
 
     ftcache_model_free(NULL);
-    ftcache_geometry_free(NULL);
+    ftcache_configuration_free(NULL);
     ftcache_free(NULL);
     ftcache_free(cache);
-    ftcache_geometry_free(geometry);
+    ftcache_configuration_free(configuration);
     ftcache_model_free(model);
 }
 
@@ -119,60 +119,60 @@ static void sizes_are_read(void) {
     REFUSED(ftcache_model_new(&config, &model), INVALID_ARGUMENT, "config->reserved is 5; it must be 0");
     {
         // Of a report that is shorter, only what it has room for is written.
-        ftcache_geometry *geometry = new_geometry(8);
-        ftcache_geometry_report report;
+        ftcache_configuration *configuration = new_configuration(8);
+        ftcache_configuration_report report;
         memset(&report, 7, sizeof report);
         report.struct_size = 8;
-        OK(ftcache_geometry_get(geometry, &report));
+        OK(ftcache_configuration_get(configuration, &report));
         CHECK(report.struct_size == 8 && report.pool_count == 2 && report.bank_count == 0x07070707);
         report.struct_size = 0;
-        REFUSED(ftcache_geometry_get(geometry, &report), INVALID_ARGUMENT,
-                "report->struct_size is 0; this library's struct has 40");
-        ftcache_geometry_free(geometry);
+        REFUSED(ftcache_configuration_get(configuration, &report), INVALID_ARGUMENT,
+                "report->struct_size is 0; this library's struct has 136");
+        ftcache_configuration_free(configuration);
     }
 }
 
 static void configurations_that_cannot_be_had(void) {
     ftcache_model *model = new_model();
-    ftcache_geometry *geometry = NULL;
-    ftcache_geometry_config config = {sizeof config, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
-    REFUSED(ftcache_geometry_new(model, &config, &geometry), INVALID_ARGUMENT,
-            "config has neither budget_bytes nor slot_count");
-    config.budget_bytes = 100;
-    config.slot_count = 8;
-    REFUSED(ftcache_geometry_new(model, &config, &geometry), INVALID_ARGUMENT,
-            "config has both budget_bytes 100 and slot_count 8; one of them must be 0");
-    config.slot_count = 0;
+    ftcache_configuration *configuration = NULL;
+    ftcache_settings settings = settings_of(0);
+    REFUSED(ftcache_configuration_new(model, &settings, &configuration), INVALID_ARGUMENT,
+            "settings have none of budget, budget_bytes and slot_count");
+    settings.budget_bytes = 100;
+    settings.slot_count = 8;
+    REFUSED(ftcache_configuration_new(model, &settings, &configuration), INVALID_ARGUMENT,
+            "settings have budget NULL, budget_bytes 100 and slot_count 8; one of them is to be set");
+    settings.slot_count = 0;
     // Two slots in each pool, 42 and 26 bytes each, and a pad of one row after each pool.
-    REFUSED(ftcache_geometry_new(model, &config, &geometry), UNSATISFIABLE,
+    REFUSED(ftcache_configuration_new(model, &settings, &configuration), UNSATISFIABLE,
             "the pools need at least 204 bytes; 100 are given");
-    config.budget_bytes = 204;
-    OK(ftcache_geometry_new(model, &config, &geometry));
-    ftcache_geometry_free(geometry);
-    config.budget_bytes = 0;
-    config.slot_count = 25;
-    REFUSED(ftcache_geometry_new(model, &config, &geometry), UNSATISFIABLE,
+    settings.budget_bytes = 204;
+    OK(ftcache_configuration_new(model, &settings, &configuration));
+    ftcache_configuration_free(configuration);
+    settings.budget_bytes = 0;
+    settings.slot_count = 25;
+    REFUSED(ftcache_configuration_new(model, &settings, &configuration), UNSATISFIABLE,
             "the pools can use 24 slots; 25 are given");
-    config.slot_count = 8;
-    config.request_count = 3;
-    REFUSED(ftcache_geometry_new(model, &config, &geometry), UNSATISFIABLE,
+    settings.slot_count = 8;
+    settings.request_count = 3;
+    REFUSED(ftcache_configuration_new(model, &settings, &configuration), UNSATISFIABLE,
             "the pools need at least 12 slots; 8 are given");
-    config.request_count = 0;
-    config.scope = 2;
-    REFUSED(ftcache_geometry_new(model, &config, &geometry), INVALID_ARGUMENT,
-            "config->scope is 2, not an ftcache_scope");
-    config.scope = FTCACHE_SCOPE_PER_LAYER;
-    config.tail_pad_bytes = 16;
-    REFUSED(ftcache_geometry_new(model, &config, &geometry), INVALID_ARGUMENT,
-            "config->tail_pad_bytes is 16, which counts only if tail_pad is FTCACHE_TAIL_PAD_BYTES");
-    config.tail_pad = 2;
-    REFUSED(ftcache_geometry_new(model, &config, &geometry), INVALID_ARGUMENT,
-            "config->tail_pad is 2, not an ftcache_tail_pad");
-    config.tail_pad = FTCACHE_TAIL_PAD_BYTES;
-    config.alignment = 12;
-    REFUSED(ftcache_geometry_new(model, &config, &geometry), UNSATISFIABLE,
+    settings.request_count = 0;
+    settings.scope = 2;
+    REFUSED(ftcache_configuration_new(model, &settings, &configuration), INVALID_ARGUMENT,
+            "settings->scope is 2, not an ftcache_scope");
+    settings.scope = FTCACHE_SCOPE_PER_LAYER;
+    settings.tail_pad_bytes = 16;
+    REFUSED(ftcache_configuration_new(model, &settings, &configuration), INVALID_ARGUMENT,
+            "settings->tail_pad_bytes is 16, which counts only if tail_pad is FTCACHE_TAIL_PAD_BYTES");
+    settings.tail_pad = 2;
+    REFUSED(ftcache_configuration_new(model, &settings, &configuration), INVALID_ARGUMENT,
+            "settings->tail_pad is 2, not an ftcache_tail_pad");
+    settings.tail_pad = FTCACHE_TAIL_PAD_BYTES;
+    settings.alignment = 12;
+    REFUSED(ftcache_configuration_new(model, &settings, &configuration), UNSATISFIABLE,
             "an alignment of 12 bytes is not a power of two");
-    CHECK(geometry == NULL);
+    CHECK(configuration == NULL);
     {
         ftcache_model_config two_layers = {sizeof two_layers, 2, 4, 2, 0, 0};
         const uint64_t row_bytes = 16;
@@ -181,24 +181,27 @@ static void configurations_that_cannot_be_had(void) {
         OK(ftcache_model_new(&two_layers, &untagged));
         OK(ftcache_model_layer_set(untagged, 0, &key));
         REFUSED(ftcache_model_layer_set(untagged, 2, &key), OUT_OF_RANGE, "no layer 2: the model has 2 layers");
-        config.alignment = 0;
-        REFUSED(ftcache_geometry_new(untagged, &config, &geometry), INVALID_ARGUMENT, "layer 1 of 2 is not set");
+        settings.alignment = 0;
+        REFUSED(ftcache_configuration_new(untagged, &settings, &configuration), INVALID_ARGUMENT, "layer 1 of 2 is not set");
         OK(ftcache_model_layer_set(untagged, 1, &key));
-        REFUSED(ftcache_geometry_new(untagged, &config, &geometry), UNSATISFIABLE,
+        REFUSED(ftcache_configuration_new(untagged, &settings, &configuration), UNSATISFIABLE,
                 "layers 0 and 1 both have 16 bytes an expert and no quantisation tag; tag them, or declare one "
                 "quantisation for all layers");
         ftcache_model_free(untagged);
     }
     {
-        ftcache_config small = {sizeof small, FTCACHE_DEVICE_HOST, 150};
+        SIZED(ftcache_config, small);
         ftcache *cache = NULL;
-        geometry = new_geometry(8);
-        REFUSED(ftcache_new(geometry, &small, &cache), OUT_OF_MEMORY,
+        small.device_bytes = 150;
+        configuration = new_configuration(8);
+        REFUSED(ftcache_new(configuration, &small, &cache), OUT_OF_MEMORY,
                 "304 bytes of device memory wanted; 150 are free");
         CHECK(cache == NULL);
-        small.device = 1;
-        REFUSED(ftcache_new(geometry, &small, &cache), INVALID_ARGUMENT, "config->device is 1, not an ftcache_device");
-        ftcache_geometry_free(geometry);
+        small.device_bytes = 0;
+        small.device = 3;
+        REFUSED(ftcache_new(configuration, &small, &cache), INVALID_ARGUMENT,
+                "config->device is 3, not an ftcache_device");
+        ftcache_configuration_free(configuration);
     }
     ftcache_model_free(model);
 }
@@ -211,81 +214,82 @@ static void steps_that_cannot_be_taken(void) {
     ftcache_routes routes = routes_of(seen, 2);
     ftcache_slots slots = slots_of(slot);
     ftcache_stats before;
-    OK(ftcache_load(cache, 1, &routes, NULL, &slots));
+    OK(load(cache, 1, &routes, &slots));
     before = stats_of(cache);
 
     routes = routes_of(ids, 4);
     slot[0] = -7;
-    REFUSED(ftcache_load(cache, 1, &routes, NULL, &slots), STEP_TOO_WIDE,
+    REFUSED(load(cache, 1, &routes, &slots), STEP_TOO_WIDE,
             "layer 1 routes to 4 distinct experts; pool 0 has 3 slots");
     CHECK(slot[0] == -7);
     ids[2] = EXPERTS;
-    REFUSED(ftcache_load(cache, 1, &routes, NULL, &slots), OUT_OF_RANGE,
+    REFUSED(load(cache, 1, &routes, &slots), OUT_OF_RANGE,
             "layer 1: route 2 is 8, which is no expert of 0..8");
     ids[2] = -1;
-    REFUSED(ftcache_load(cache, 1, &routes, NULL, &slots), OUT_OF_RANGE,
+    REFUSED(load(cache, 1, &routes, &slots), OUT_OF_RANGE,
             "layer 1: route 2 is -1, which is no expert of 0..8");
-    REFUSED(ftcache_load(cache, LAYERS, &routes, NULL, &slots), OUT_OF_RANGE, "no layer 3: the cache has 3 layers");
+    REFUSED(load(cache, LAYERS, &routes, &slots), OUT_OF_RANGE, "no layer 3: the cache has 3 layers");
     routes.has_absent = 1;
     routes.absent_id = -1;
     slots.absent_slot = 2;
-    REFUSED(ftcache_load(cache, 1, &routes, NULL, &slots), INVALID_ARGUMENT,
+    REFUSED(load(cache, 1, &routes, &slots), INVALID_ARGUMENT,
             "slots->absent_slot is 2, a slot of pool 0");
     slots.absent_slot = (int64_t)1 << 32;
-    REFUSED(ftcache_load(cache, 1, &routes, NULL, &slots), INVALID_ARGUMENT,
+    REFUSED(load(cache, 1, &routes, &slots), INVALID_ARGUMENT,
             "slots->absent_slot is 4294967296, too much for 4 bytes");
     slots.absent_slot = -1;
     routes.absent_id = 0;
-    REFUSED(ftcache_load(cache, 1, &routes, NULL, &slots), INVALID_ARGUMENT,
+    REFUSED(load(cache, 1, &routes, &slots), INVALID_ARGUMENT,
             "the id of an absent route is 0, an expert of 0..8");
     routes.has_absent = 2;
-    REFUSED(ftcache_load(cache, 1, &routes, NULL, &slots), INVALID_ARGUMENT, "routes->has_absent is 2, not 0 or 1");
+    REFUSED(load(cache, 1, &routes, &slots), INVALID_ARGUMENT, "routes->has_absent is 2, not 0 or 1");
     routes.has_absent = 0;
     routes.id_bytes = 2;
-    REFUSED(ftcache_load(cache, 1, &routes, NULL, &slots), INVALID_ARGUMENT, "routes->id_bytes is 2, not 4 or 8");
+    REFUSED(load(cache, 1, &routes, &slots), INVALID_ARGUMENT, "routes->id_bytes is 2, not 4 or 8");
     routes.id_bytes = 4;
     slots.slot_bytes = 16;
-    REFUSED(ftcache_load(cache, 1, &routes, NULL, &slots), INVALID_ARGUMENT, "slots->slot_bytes is 16, not 4 or 8");
+    REFUSED(load(cache, 1, &routes, &slots), INVALID_ARGUMENT, "slots->slot_bytes is 16, not 4 or 8");
     slots.slot_bytes = 0;
     routes.row_count = 2;
     routes.row_stride_bytes = 12;
-    REFUSED(ftcache_load(cache, 1, &routes, NULL, &slots), INVALID_ARGUMENT,
+    REFUSED(load(cache, 1, &routes, &slots), INVALID_ARGUMENT,
             "routes->ids: a row stride of 12 bytes is less than the row's 16");
     routes.row_count = UINT64_MAX;
     routes.row_stride_bytes = 0;
-    REFUSED(ftcache_load(cache, 1, &routes, NULL, &slots), INVALID_ARGUMENT,
+    REFUSED(load(cache, 1, &routes, &slots), INVALID_ARGUMENT,
             "routes->ids: 18446744073709551615 rows of 4 do not fit in memory");
     // Rows of nothing are nothing, however many.
     routes.row_width = 0;
-    OK(ftcache_load(cache, 1, &routes, NULL, &slots));
+    OK(load(cache, 1, &routes, &slots));
     before = stats_of(cache);
     {
         // Two misses, of which one would take a slot from an expert.
         ftcache_streams streams = {sizeof streams, 0, (void *)(uintptr_t)77, NULL};
         const int32_t misses[] = {6, 7};
+        const ftcache_step step = step_of(1);
         routes = routes_of(misses, 2);
-        REFUSED(ftcache_load(cache, 1, &routes, &streams, &slots), INVALID_ARGUMENT, "stream 77 is not of this device");
+        REFUSED(ftcache_load(cache, &step, &routes, &streams, &slots), INVALID_ARGUMENT, "stream 77 is not of this device");
         streams.compute = NULL;
         streams.copy = (void *)(uintptr_t)78;
-        REFUSED(ftcache_load(cache, 1, &routes, &streams, &slots), INVALID_ARGUMENT, "stream 78 is not of this device");
+        REFUSED(ftcache_load(cache, &step, &routes, &streams, &slots), INVALID_ARGUMENT, "stream 78 is not of this device");
     }
 
     // Nothing of all this was counted, and both experts are still where they were.
     CHECK(memcmp(&before, (ftcache_stats[]){stats_of(cache)}, sizeof before) == 0);
     routes = routes_of(seen, 2);
     slots = slots_of(slot);
-    OK(ftcache_load(cache, 1, &routes, NULL, &slots));
+    OK(load(cache, 1, &routes, &slots));
     CHECK(stats_of(cache).hits == 2 && slot_holds(cache, 1, slot[0], 0) && slot_holds(cache, 1, slot[1], 1));
     ftcache_free(cache);
 }
 
 static void things_that_are_not_there(void) {
-    ftcache_geometry *geometry = new_geometry(8);
+    ftcache_configuration *configuration = new_configuration(8);
     ftcache *cache = NULL;
-    ftcache_pool_report pool = {sizeof pool, 0, 0, 0, 0, 0, 0, 0};
-    ftcache_slot_range range = {sizeof range, 0, 0, 0, 0, 0, 0};
-    ftcache_slot_span span = {sizeof span, 0, NULL, 0, 0};
-    ftcache_stats stats = {sizeof stats, 0, 0, 0, 0, 0, 0, 0, 0};
+    SIZED(ftcache_pool_report, pool);
+    SIZED(ftcache_slot_range, range);
+    SIZED(ftcache_slot_span, span);
+    SIZED(ftcache_stats, stats);
     ftcache_host_rows rows = {sizeof rows, 0, host_rows, 24 * EXPERTS - 1, 0};
     const int32_t id = 0;
     int32_t slot = -7;
@@ -293,15 +297,15 @@ static void things_that_are_not_there(void) {
     ftcache_routes routes = routes_of(&id, 1);
     ftcache_slots slots = slots_of(&slot);
 
-    REFUSED(ftcache_geometry_pool_get(geometry, 2, &pool), OUT_OF_RANGE, "no pool 2: the geometry has 2 pools");
-    REFUSED(ftcache_geometry_layer_pool(geometry, 3, &of_layer), OUT_OF_RANGE, "no layer 3: the model has 3 layers");
-    REFUSED(ftcache_geometry_slot_range_get(geometry, 2, 0, &range), OUT_OF_RANGE,
-            "no pool 2: the geometry has 2 pools");
-    REFUSED(ftcache_geometry_slot_range_get(geometry, 0, 2, &range), OUT_OF_RANGE,
+    REFUSED(ftcache_configuration_pool_get(configuration, 2, &pool), OUT_OF_RANGE, "no pool 2: there are 2 pools");
+    REFUSED(ftcache_configuration_layer_pool(configuration, 3, &of_layer), OUT_OF_RANGE, "no layer 3: the model has 3 layers");
+    REFUSED(ftcache_configuration_slot_range_get(configuration, 2, 0, &range), OUT_OF_RANGE,
+            "no pool 2: there are 2 pools");
+    REFUSED(ftcache_configuration_slot_range_get(configuration, 0, 2, &range), OUT_OF_RANGE,
             "no bank 2: the model has 2 banks");
 
-    OK(ftcache_new(geometry, NULL, &cache));
-    REFUSED(ftcache_load(cache, 0, &routes, NULL, &slots), NOT_ATTACHED, "layer 0 bank 0 is not attached");
+    OK(ftcache_new(configuration, NULL, &cache));
+    REFUSED(load(cache, 0, &routes, &slots), NOT_ATTACHED, "layer 0 bank 0 is not attached");
     REFUSED(ftcache_attach(cache, 0, 0, &rows), INVALID_ARGUMENT,
             "layer 0 bank 0: 8 rows of 24 bytes at a stride of 24 need 192 bytes; 191 are given");
     rows.stride = 23;
@@ -313,10 +317,10 @@ static void things_that_are_not_there(void) {
     REFUSED(ftcache_attach(cache, 3, 0, &rows), OUT_OF_RANGE, "no layer 3: the model has 3 layers");
     REFUSED(ftcache_attach(cache, 0, 2, &rows), OUT_OF_RANGE, "no bank 2: the model has 2 banks");
     attach_rows(cache, 0, 0);
-    REFUSED(ftcache_load(cache, 0, &routes, NULL, &slots), NOT_ATTACHED, "layer 0 bank 1 is not attached");
+    REFUSED(load(cache, 0, &routes, &slots), NOT_ATTACHED, "layer 0 bank 1 is not attached");
     CHECK(slot == -7 && stats_of(cache).steps == 0);
     attach_rows(cache, 0, 1);
-    OK(ftcache_load(cache, 0, &routes, NULL, &slots));
+    OK(load(cache, 0, &routes, &slots));
     CHECK(slot_holds(cache, 0, slot, 0));
 
     REFUSED(ftcache_slot_span_get(cache, 2, 0, &span), OUT_OF_RANGE, "no pool 2: the cache has 2 pools");
@@ -326,7 +330,7 @@ static void things_that_are_not_there(void) {
     REFUSED(ftcache_layer_stats_get(cache, 3, &stats), OUT_OF_RANGE, "no layer 3: the cache has 3 layers");
     REFUSED(ftcache_pool_stats_get(cache, 2, &stats), OUT_OF_RANGE, "no pool 2: the cache has 2 pools");
     ftcache_free(cache);
-    ftcache_geometry_free(geometry);
+    ftcache_configuration_free(configuration);
 }
 
 int main(void) {

@@ -10,7 +10,7 @@ static void a_step_fills_the_slots_it_names(void) {
     ftcache_slots slots = slots_of(slot);
     uint32_t layer;
     for (layer = 0; layer < LAYERS; layer++) {
-        OK(ftcache_load(cache, layer, &routes, NULL, &slots));
+        OK(load(cache, layer, &routes, &slots));
         CHECK(slot[0] == slot[2] && slot[0] != slot[1]);
         CHECK(slot_holds(cache, layer, slot[0], 5));
         CHECK(slot_holds(cache, layer, slot[1], 2));
@@ -20,7 +20,7 @@ static void a_step_fills_the_slots_it_names(void) {
         CHECK(stats.steps == 3 && stats.routes == 9 && stats.distinct == 6 && stats.misses == 6 && stats.hits == 0);
         CHECK(stats.bytes == 2 * (26 + 42 + 26) && stats.evictions == 0);
         // The same step again is all hits and moves nothing.
-        OK(ftcache_load(cache, 2, &routes, NULL, &slots));
+        OK(load(cache, 2, &routes, &slots));
         CHECK(slot_holds(cache, 2, slot[1], 2));
         stats = stats_of(cache);
         CHECK(stats.steps == 4 && stats.hits == 2 && stats.bytes == 2 * (26 + 42 + 26));
@@ -44,7 +44,7 @@ static void routes_cross_in_any_form(void) {
     routes.row_count = 2;
     routes.row_stride_bytes = sizeof sorted[0];
     slots.row_stride_bytes = sizeof slot[0];
-    OK(ftcache_load(cache, 0, &routes, NULL, &slots));
+    OK(load(cache, 0, &routes, &slots));
     CHECK(slot_holds(cache, 0, slot[0][0], 6) && slot_holds(cache, 0, slot[0][1], 1));
     CHECK(slot_holds(cache, 0, slot[1][0], 1) && slot_holds(cache, 0, slot[1][1], 3));
     CHECK(slot[0][2] == -7 && slot[1][2] == -7);
@@ -60,37 +60,37 @@ static void routes_cross_in_any_form(void) {
         slots.slots = in_place;
         slots.slot_bytes = 8;
         slots.absent_slot = 99;
-        OK(ftcache_load(cache, 0, &routes, NULL, &slots));
+        OK(load(cache, 0, &routes, &slots));
         CHECK(in_place[1] == 99 && in_place[3] == 99);
         CHECK(in_place[0] == slot[1][1] && in_place[2] == slot[0][0]);
     }
     ftcache_free(cache);
 }
 
-static void a_geometry_says_what_to_set_aside(void) {
-    ftcache_geometry *geometry = new_geometry(8);
-    ftcache_geometry_report report = {sizeof report, 0, 0, 0, 0, 0, 0};
-    ftcache_pool_report pool = {sizeof pool, 0, 0, 0, 0, 0, 0, 0};
-    ftcache_slot_range range = {sizeof range, 0, 0, 0, 0, 0, 0};
+static void a_configuration_says_what_to_set_aside(void) {
+    ftcache_configuration *configuration = new_configuration(8);
+    SIZED(ftcache_configuration_report, report);
+    SIZED(ftcache_pool_report, pool);
+    SIZED(ftcache_slot_range, range);
     uint64_t total = 0;
     uint32_t bank, of_layer = 9;
-    OK(ftcache_geometry_get(geometry, &report));
+    OK(ftcache_configuration_get(configuration, &report));
     CHECK(report.pool_count == 2 && report.bank_count == 2 && report.slot_count == 8 && report.request_limit == 1);
-    OK(ftcache_geometry_pool_get(geometry, 0, &pool));
+    OK(ftcache_configuration_pool_get(configuration, 0, &pool));
     CHECK(pool.slot_count == 3 && pool.layer_count == 1 && pool.min_slots == 2 && pool.max_slots == 8);
     CHECK(pool.slot_bytes == 42 && pool.pool_bytes == 4 * 42);
-    OK(ftcache_geometry_layer_pool(geometry, 1, &of_layer));
+    OK(ftcache_configuration_layer_pool(configuration, 1, &of_layer));
     CHECK(of_layer == 0);
-    OK(ftcache_geometry_layer_pool(geometry, 2, &of_layer));
+    OK(ftcache_configuration_layer_pool(configuration, 2, &of_layer));
     CHECK(of_layer == 1);
     for (bank = 0; bank < BANKS; bank++) {
-        OK(ftcache_geometry_slot_range_get(geometry, 1, bank, &range));
+        OK(ftcache_configuration_slot_range_get(configuration, 1, bank, &range));
         CHECK(range.slot_count == 5 && range.row_bytes == row_bytes_of(0, bank) && range.stride == range.row_bytes);
         CHECK(range.offset == 4 * row_bytes_of(1, bank));
         total += range.arena_bytes;
     }
-    CHECK(report.total_bytes == total && report.pad_bytes == 42 + 26);
-    ftcache_geometry_free(geometry);
+    CHECK(report.arena_bytes == total && report.total_bytes == total && report.pad_bytes == 42 + 26);
+    ftcache_configuration_free(configuration);
 }
 
 static void forgotten_slots_are_filled_anew(void) {
@@ -99,15 +99,15 @@ static void forgotten_slots_are_filled_anew(void) {
     int32_t slot[2];
     ftcache_routes routes = routes_of(ids, 2);
     ftcache_slots slots = slots_of(slot);
-    OK(ftcache_load(cache, 0, &routes, NULL, &slots));
+    OK(load(cache, 0, &routes, &slots));
     OK(ftcache_forget(cache, 1, (uint32_t)slot[1]));
-    OK(ftcache_load(cache, 0, &routes, NULL, &slots));
+    OK(load(cache, 0, &routes, &slots));
     CHECK(stats_of(cache).misses == 3 && slot_holds(cache, 0, slot[1], 1));
     OK(ftcache_forget_layer(cache, 0));
-    OK(ftcache_load(cache, 0, &routes, NULL, &slots));
+    OK(load(cache, 0, &routes, &slots));
     CHECK(stats_of(cache).misses == 5);
     OK(ftcache_reset(cache));
-    OK(ftcache_load(cache, 0, &routes, NULL, &slots));
+    OK(load(cache, 0, &routes, &slots));
     CHECK(stats_of(cache).misses == 7 && stats_of(cache).hits == 1);
     ftcache_free(cache);
 }
@@ -115,37 +115,36 @@ static void forgotten_slots_are_filled_anew(void) {
 // Every field of a configuration does something that can be read back.
 static void every_setting_counts(void) {
     ftcache_model *model = new_model();
-    ftcache_geometry *geometry = NULL;
-    ftcache_geometry_config config = {sizeof config, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
-    ftcache_geometry_report report = {sizeof report, 0, 0, 0, 0, 0, 0};
-    ftcache_pool_report pool = {sizeof pool, 0, 0, 0, 0, 0, 0, 0};
-    ftcache_slot_range range = {sizeof range, 0, 0, 0, 0, 0, 0};
-    ftcache_slot_span span = {sizeof span, 0, NULL, 0, 0};
+    ftcache_configuration *configuration = NULL;
+    ftcache_settings settings = settings_of(14);
+    SIZED(ftcache_configuration_report, report);
+    SIZED(ftcache_pool_report, pool);
+    SIZED(ftcache_slot_range, range);
+    SIZED(ftcache_slot_span, span);
     ftcache *cache = NULL;
 
-    config.slot_count = 14;
-    config.scope = FTCACHE_SCOPE_PER_LAYER;
-    config.request_count = 2;
-    config.slot_limit = 5;
-    config.alignment = 256;
-    config.slot_pad_bytes = 300;
-    config.tail_pad = FTCACHE_TAIL_PAD_BYTES;
-    config.tail_pad_bytes = 700;
-    OK(ftcache_geometry_new(model, &config, &geometry));
-    OK(ftcache_geometry_get(geometry, &report));
+    settings.scope = FTCACHE_SCOPE_PER_LAYER;
+    settings.request_count = 2;
+    settings.slot_limit = 5;
+    settings.alignment = 256;
+    settings.slot_pad_bytes = 300;
+    settings.tail_pad = FTCACHE_TAIL_PAD_BYTES;
+    settings.tail_pad_bytes = 700;
+    OK(ftcache_configuration_new(model, &settings, &configuration));
+    OK(ftcache_configuration_get(configuration, &report));
     CHECK(report.pool_count == 3 && report.slot_count == 14 && report.request_limit == 2);
-    OK(ftcache_geometry_pool_get(geometry, 1, &pool));
+    OK(ftcache_configuration_pool_get(configuration, 1, &pool));
     CHECK(pool.layer_count == 1 && pool.min_slots == 4 && pool.max_slots == 5 && pool.slot_count == 5);
     // A row of 24 bytes and 300 more, rounded up; the pool before has rows of 40.
-    OK(ftcache_geometry_slot_range_get(geometry, 1, 0, &range));
+    OK(ftcache_configuration_slot_range_get(configuration, 1, 0, &range));
     CHECK(range.row_bytes == 24 && range.stride == 512 && range.tail_pad_bytes == 768);
     CHECK(range.offset == 5 * 512 + 768 && range.arena_bytes == 14 * 512 + 3 * 768);
     CHECK(pool.slot_bytes == 2 * 512 && pool.pool_bytes == 5 * 2 * 512 + 2 * 768);
-    OK(ftcache_new(geometry, NULL, &cache));
+    OK(ftcache_new(configuration, NULL, &cache));
     OK(ftcache_slot_span_get(cache, 1, 0, &span));
     CHECK((uintptr_t)span.address % 256 == 0 && span.stride == 512 && span.slot_count == 5 && span.row_bytes == 24);
     ftcache_free(cache);
-    ftcache_geometry_free(geometry);
+    ftcache_configuration_free(configuration);
     ftcache_model_free(model);
 
     {
@@ -153,21 +152,19 @@ static void every_setting_counts(void) {
         ftcache_model_config untagged = {sizeof untagged, 2, 4, 2, 1, 0};
         const uint64_t row_bytes[] = {16, 0};
         ftcache_layer key = {sizeof key, 2, row_bytes, NULL, 0};
-        memset(&config, 0, sizeof config);
-        config.struct_size = sizeof config;
-        config.slot_count = 4;
+        settings = settings_of(4);
         OK(ftcache_model_new(&untagged, &model));
         OK(ftcache_model_layer_set(model, 0, &key));
         OK(ftcache_model_layer_set(model, 1, &key));
-        OK(ftcache_geometry_new(model, &config, &geometry));
-        OK(ftcache_geometry_get(geometry, &report));
+        OK(ftcache_configuration_new(model, &settings, &configuration));
+        OK(ftcache_configuration_get(configuration, &report));
         CHECK(report.pool_count == 1 && report.bank_count == 2);
         // A bank that nobody reads has no slots.
-        OK(ftcache_new(geometry, NULL, &cache));
+        OK(ftcache_new(configuration, NULL, &cache));
         OK(ftcache_slot_span_get(cache, 0, 1, &span));
         CHECK(span.address == NULL && span.row_bytes == 0);
         ftcache_free(cache);
-        ftcache_geometry_free(geometry);
+        ftcache_configuration_free(configuration);
         ftcache_model_free(model);
     }
 }
@@ -179,7 +176,7 @@ static void evictions_are_counted(void) {
         int32_t slot;
         ftcache_routes routes = routes_of(&expert, 1);
         ftcache_slots slots = slots_of(&slot);
-        OK(ftcache_load(cache, 1, &routes, NULL, &slots));
+        OK(load(cache, 1, &routes, &slots));
     }
     // The wide pool has three slots.
     CHECK(stats_of(cache).misses == 5 && stats_of(cache).evictions == 2);
@@ -191,7 +188,7 @@ int main(void) {
     CHECK(strcmp(ftcache_last_error(), "") == 0);
     a_step_fills_the_slots_it_names();
     routes_cross_in_any_form();
-    a_geometry_says_what_to_set_aside();
+    a_configuration_says_what_to_set_aside();
     forgotten_slots_are_filled_anew();
     every_setting_counts();
     evictions_are_counted();

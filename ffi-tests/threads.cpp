@@ -24,10 +24,10 @@ void drive(ftcache *cache, uint32_t seed, std::atomic<uint64_t> &busy) {
         int32_t slot[2] = {-7, -7};
         const ftcache_routes routes = routes_of(ids, 2);
         const ftcache_slots slots = slots_of(slot);
-        const ftcache_status status = ftcache_load(cache, layer, &routes, nullptr, &slots);
+        const ftcache_status status = load(cache, layer, &routes, &slots);
         if (status == FTCACHE_STATUS_BUSY) {
             CHECK(slot[0] == -7);
-            CHECK(strcmp(ftcache_last_error(), "another thread is inside a call on this handle") == 0);
+            CHECK(strcmp(ftcache_last_error(), "another call is inside this handle") == 0);
             busy++;
             continue;
         }
@@ -44,9 +44,7 @@ int main() {
         for (uint32_t thread = 0; thread < 2; thread++) {
             threads.emplace_back([thread] {
                 ftcache *cache = nullptr;
-                ftcache_geometry *geometry = new_geometry(8);
-                OK(ftcache_new(geometry, nullptr, &cache));
-                ftcache_geometry_free(geometry);
+                cache = cache_of(new_configuration(8), nullptr);
                 for (uint32_t layer = 0; layer < LAYERS; layer++) {
                     for (uint32_t bank = 0; bank < BANKS; bank++) {
                         ftcache_host_rows rows = {};

@@ -152,27 +152,28 @@ struct CachedExperts : Experts {
         }
 
         // Plan slots for the bytes we can spare, and see what came of it.
-        ftcache_geometry_config geometry_config = {};
-        geometry_config.struct_size = sizeof geometry_config;
-        geometry_config.budget_bytes = budget_bytes;
-        geometry_config.request_count = kRequests;
-        geometry_config.alignment = sizeof(float);
-        ftcache_geometry *geometry = nullptr;
-        check(ftcache_geometry_new(description, &geometry_config, &geometry), "geometry");
+        ftcache_settings settings = {};
+        settings.struct_size = sizeof settings;
+        settings.budget_bytes = budget_bytes;
+        settings.request_count = kRequests;
+        settings.alignment = sizeof(float);
+        settings.staging = FTCACHE_STAGING_NOWHERE;  // We have no prefill.
+        ftcache_configuration *configuration = nullptr;
+        check(ftcache_configuration_new(description, &settings, &configuration), "configuration");
         ftcache_model_free(description);
-        ftcache_geometry_report report = {};
+        ftcache_configuration_report report = {};
         report.struct_size = sizeof report;
-        check(ftcache_geometry_get(geometry, &report), "geometry report");
+        check(ftcache_configuration_get(configuration, &report), "configuration report");
         std::printf("cache: %llu slots in %u pools, %llu of %llu bytes\n",
                     static_cast<unsigned long long>(report.slot_count), report.pool_count,
                     static_cast<unsigned long long>(report.total_bytes), static_cast<unsigned long long>(budget_bytes));
         for (uint32_t layer = 0; layer < kLayers; layer++) {
-            check(ftcache_geometry_layer_pool(geometry, layer, &pool_of_layer[layer]), "pool of a layer");
+            check(ftcache_configuration_layer_pool(configuration, layer, &pool_of_layer[layer]), "pool of a layer");
         }
 
         // Make the cache and tell it where the rows lie. They stay ours.
-        check(ftcache_new(geometry, nullptr, &cache), "cache");
-        ftcache_geometry_free(geometry);
+        check(ftcache_new(configuration, nullptr, &cache), "cache");
+        ftcache_configuration_free(configuration);
         for (uint32_t layer = 0; layer < kLayers; layer++) {
             for (uint32_t b = 0; b < kBankCount; b++) {
                 ftcache_host_rows rows = {};
@@ -209,7 +210,10 @@ struct CachedExperts : Experts {
         ftcache_slots slots = {};
         slots.struct_size = sizeof slots;
         slots.slots = slot_of_route;
-        check(ftcache_load(cache, layer, &routes, nullptr, &slots), "load");
+        ftcache_step step = {};
+        step.struct_size = sizeof step;
+        step.layer = layer;
+        check(ftcache_load(cache, &step, &routes, nullptr, &slots), "load");
 
         std::vector<ExpertRows> rows;
         for (int32_t slot : slot_of_route) {

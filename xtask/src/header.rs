@@ -5,38 +5,77 @@ use cbindgen::{Braces, Builder, Config, DocumentationStyle, EnumConfig, Language
 use crate::run::{Outcome, root};
 
 /// The sources in the order in which one learns them, which is the header's order.
-const SOURCES: [&str; 6] = ["status", "model", "geometry", "cache", "step", "stats"];
+const SOURCES: [&str; 13] = [
+    "status",
+    "model",
+    "configuration",
+    "log",
+    "cache",
+    "files",
+    "step",
+    "plan",
+    "on_device",
+    "chunk",
+    "stats",
+    "rebuild",
+    "probe",
+];
 
-const INTRODUCTION: &str = "\
-/* ftcache.h: a GPU expert-slot cache for mixture-of-experts inference.
- *
- * Written by `cargo xtask header` from crates/ftcache-capi; changes belong there.
- *
- * A model's experts do not fit in device memory. Their rows lie in host memory, and a bounded number of slots on the
- * device hold the experts that the router keeps asking for. In order:
- *
- *   1. describe the model:    ftcache_model_new, ftcache_model_layer_set
- *   2. plan slots for bytes:  ftcache_geometry_new, ftcache_geometry_get
- *   3. make the cache:        ftcache_new, ftcache_attach for every layer and bank
- *   4. at every step:         ftcache_load, then kernels that read ftcache_slot_span_get
- *   5. see how it goes:       ftcache_stats_get, ftcache_layer_stats_get
- *
- * Conventions
- *
- * A function that can be refused returns an ftcache_status; ftcache_last_error has the reason in one line. Nothing unwinds
- * into the caller, and nothing is written to stderr but the message of a panic, which is a fault of ours.
- *
- * A struct begins with its struct_size: set it to sizeof, the rest to zeros, then what is wanted. A library of another
- * version reads a shorter struct as followed by zeros, and accepts a longer one whose unknown tail is zeros.
- *
- * A pointer must not be NULL unless its sentence says that it may. What a function is given stays the caller's; what a
- * _new gives out is freed by its _free, which accepts NULL.
- */";
+/// Enums that are reached through integer fields only.
+const ENUMS: [&str; 18] = [
+    "ftcache_scope",
+    "ftcache_tail_pad",
+    "ftcache_staging",
+    "ftcache_strategy",
+    "ftcache_fetch_rule",
+    "ftcache_fetch_order",
+    "ftcache_admission",
+    "ftcache_layer_state",
+    "ftcache_log_level",
+    "ftcache_device",
+    "ftcache_context",
+    "ftcache_direct",
+    "ftcache_refusal",
+    "ftcache_residence",
+    "ftcache_phase",
+    "ftcache_misses",
+    "ftcache_rebuilt",
+    "ftcache_status",
+];
+
+/// The manual: prose in crates/ftcache-capi, with examples that CTest compiles and runs.
+fn manual() -> Outcome<String> {
+    let read = |path: &str| std::fs::read_to_string(root().join(path)).map_err(|error| format!("{path}: {error}"));
+    let mut text = String::from("/*");
+    for line in read("crates/ftcache-capi/manual.txt")?.lines() {
+        match line.strip_prefix("@example ").and_then(|line| line.strip_suffix('@')) {
+            Some(name) => {
+                let source = read(&format!("ffi-tests/examples/{name}.c"))?;
+                let marked =
+                    source.split_once(&format!("// example: {name}\n")).and_then(|(_, s)| s.split_once("// end\n"));
+                let (example, _) =
+                    marked.ok_or_else(|| format!("ffi-tests/examples/{name}.c has no example {name}"))?;
+                for line in example.lines() {
+                    // A comment of the old kind would end the manual.
+                    let line = format!(" *     {line}");
+                    text.push_str(line.trim_end());
+                    text.push('\n');
+                }
+            }
+            None => {
+                text.push_str(format!(" * {line}").trim_end());
+                text.push('\n');
+            }
+        }
+    }
+    text.push_str(" */");
+    Ok(text.replacen("/* * ", "/* ", 1))
+}
 
 fn generate() -> Outcome<String> {
     let mut config = Config {
         language: Language::C,
-        header: Some(INTRODUCTION.to_owned()),
+        header: Some(manual()?),
         include_guard: Some("FTCACHE_H".to_owned()),
         no_includes: true,
         sys_includes: vec!["stddef.h".to_owned(), "stdint.h".to_owned()],
@@ -62,7 +101,7 @@ fn generate() -> Outcome<String> {
             .to_owned(),
     );
     // Reached through integer fields only, so that a value this library does not know is an error and not undefined.
-    config.export.include = ["ftcache_scope", "ftcache_tail_pad", "ftcache_device"].map(str::to_owned).to_vec();
+    config.export.include = ENUMS.map(str::to_owned).to_vec();
 
     let mut builder = Builder::new().with_config(config);
     for source in SOURCES {

@@ -2,69 +2,15 @@
 //!
 //! *Unsafe*, relying on the C caller's promises as the header states them: a pointer that is not NULL points to what
 //! its type says; a struct has as many bytes as its `struct_size`; a handle came from `_new` and was not freed.
+//! What the errors below say is told in `failure`.
 
 use std::cell::{RefCell, UnsafeCell};
-use std::ffi::{CString, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use ftcache_core::{BankError, DeviceError, EnsureError, Error, GeometryError, PinError};
-
+use crate::failure::Failure;
 use crate::status::ftcache_status;
-
-/// What a body returns when it does not succeed: the status and the message.
-#[derive(Debug)]
-pub(crate) struct Failure {
-    status: ftcache_status,
-    message: String,
-}
-
-impl Failure {
-    pub(crate) fn new(status: ftcache_status, message: impl Into<String>) -> Self {
-        Self { status, message: message.into() }
-    }
-
-    /// A parameter that cannot be taken.
-    pub(crate) fn argument(message: impl Into<String>) -> Self {
-        Self::new(ftcache_status::InvalidArgument, message)
-    }
-
-    /// Something that does not exist.
-    pub(crate) fn range(message: impl Into<String>) -> Self {
-        Self::new(ftcache_status::OutOfRange, message)
-    }
-}
-
-impl From<GeometryError> for Failure {
-    fn from(error: GeometryError) -> Self {
-        Self::new(ftcache_status::Unsatisfiable, error.to_string())
-    }
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        let device = |error: &DeviceError| match error {
-            DeviceError::OutOfMemory { .. } => ftcache_status::OutOfMemory,
-            DeviceError::UnknownHandle { .. } => ftcache_status::InvalidArgument,
-            _ => ftcache_status::Device,
-        };
-        let status = match &error {
-            Error::Ensure(EnsureError::StepTooWide { .. }) => ftcache_status::StepTooWide,
-            Error::Bank(BankError::NotAttached { .. }) => ftcache_status::NotAttached,
-            Error::Ensure(EnsureError::AbsentId { .. }) => ftcache_status::InvalidArgument,
-            Error::Ensure(_) => ftcache_status::OutOfRange,
-            Error::UnknownPool { .. } | Error::UnknownSlot { .. } => ftcache_status::OutOfRange,
-            Error::Bank(BankError::UnknownLayer { .. } | BankError::UnknownBank { .. }) => ftcache_status::OutOfRange,
-            Error::Bank(_) | Error::RowBytes { .. } => ftcache_status::InvalidArgument,
-            Error::Pin(PinError::Unknown(_)) => ftcache_status::OutOfRange,
-            Error::Pin(_) => ftcache_status::InvalidArgument,
-            Error::Device(error) => device(error),
-            Error::Apply(error) => device(&error.source),
-            _ => ftcache_status::Device,
-        };
-        Self::new(status, error.to_string())
-    }
-}
 
 thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
@@ -86,16 +32,8 @@ pub(crate) fn last_error() -> *const c_char {
 ///
 /// `buffer` points to `capacity` writable bytes, or `capacity` is 0.
 pub(crate) unsafe fn copy_last_error(buffer: *mut c_char, capacity: usize) -> usize {
-    let copy = |bytes: &[u8]| {
-        if capacity > 0 && !buffer.is_null() {
-            let length = bytes.len().min(capacity - 1);
-            // SAFETY: `length + 1 <= capacity` bytes are writable by the caller's word, and the message is ours alone.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.cast(), length) };
-            // SAFETY: as above.
-            unsafe { buffer.wrapping_add(length).write(0) };
-        }
-        bytes.len() + 1
-    };
+    // SAFETY: by this function's own promise.
+    let copy = |bytes: &[u8]| unsafe { copy_text(bytes, buffer, capacity) };
     LAST_ERROR.try_with(|last| copy(last.borrow().as_bytes())).unwrap_or_else(|_| copy(b""))
 }
 
@@ -145,7 +83,7 @@ impl<T: Send> Guarded<T> {
                 return ftcache_status::Poisoned;
             }
             Err(_) => {
-                set_last_error("another thread is inside a call on this handle");
+                set_last_error("another call is inside this handle");
                 return ftcache_status::Busy;
             }
         }
@@ -209,6 +147,16 @@ unsafe fn struct_size<T: SizedStruct>(pointer: *const T, name: &str) -> Result<u
     Ok(given)
 }
 
+/// Looks whether a struct can be written, for a call that must not find out at its end.
+///
+/// # Safety
+///
+/// `pointer` is NULL or points to a struct that begins with its `struct_size`.
+pub(crate) unsafe fn check_sized<T: SizedStruct>(pointer: *const T, name: &str) -> Result<(), Failure> {
+    // SAFETY: by this function's own promise.
+    unsafe { struct_size(pointer, name) }.map(|_| ())
+}
+
 /// Reads a struct of the size that the caller's header gave it: a shorter one is followed by zeros, of a longer one
 /// the tail that we do not know must be zeros.
 ///
@@ -256,6 +204,68 @@ pub(crate) unsafe fn write_sized<T: SizedStruct>(pointer: *mut T, name: &str, va
     Ok(())
 }
 
+/// Writes a text for C into the caller's buffer, cut to fit and ended by a zero, and the bytes that all of it needs.
+///
+/// # Safety
+///
+/// `buffer` points to `capacity` writable bytes, or `capacity` is 0; `needed` is NULL or points to a number.
+pub(crate) unsafe fn write_text(
+    text: &str,
+    buffer: *mut c_char,
+    capacity: usize,
+    needed: *mut usize,
+) -> Result<(), Failure> {
+    if buffer.is_null() && capacity > 0 {
+        return Err(Failure::argument(format!("buffer is NULL, with a capacity of {capacity}")));
+    }
+    // SAFETY: by this function's own promise.
+    let whole = unsafe { copy_text(text.as_bytes(), buffer, capacity) };
+    // SAFETY: as above.
+    if let Some(needed) = unsafe { needed.as_mut() } {
+        *needed = whole;
+    }
+    Ok(())
+}
+
+/// As [`write_text`], without its checks. Returns the bytes that all of it needs.
+///
+/// # Safety
+///
+/// As [`write_text`].
+unsafe fn copy_text(bytes: &[u8], buffer: *mut c_char, capacity: usize) -> usize {
+    if capacity > 0 && !buffer.is_null() {
+        let length = bytes.len().min(capacity - 1);
+        // SAFETY: `length + 1 <= capacity` bytes are writable by the caller's word, and the text is ours alone.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.cast(), length) };
+        // SAFETY: as above.
+        unsafe { buffer.wrapping_add(length).write(0) };
+    }
+    bytes.len() + 1
+}
+
+/// A text of the caller's, or `None` for NULL.
+///
+/// # Safety
+///
+/// The pointer is NULL or points to a text that ends with a zero and lives, unchanged, through `'a`.
+pub(crate) unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Result<Option<&'a str>, Failure> {
+    if pointer.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: by this function's own promise.
+    let text = unsafe { CStr::from_ptr(pointer) };
+    text.to_str().map(Some).map_err(|error| Failure::argument(format!("{name} is not UTF-8: {error}")))
+}
+
+/// A field that says yes or no.
+pub(crate) fn flag(value: u32, name: &str) -> Result<bool, Failure> {
+    match value {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => Err(Failure::argument(format!("{name} is {other}, not 0 or 1"))),
+    }
+}
+
 /// A field that has no meaning yet must be 0, so that it can be given one.
 pub(crate) fn reserved(value: u32, name: &str) -> Result<(), Failure> {
     if value == 0 { Ok(()) } else { Err(Failure::argument(format!("{name} is {value}; it must be 0"))) }
@@ -282,6 +292,21 @@ pub(crate) unsafe fn array<'a, T>(pointer: *const T, count: u64, name: &str) -> 
     }
     // SAFETY: not NULL and aligned, and `count` values stand there by the caller's word.
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
+}
+
+/// As [`array`], to be written.
+///
+/// # Safety
+///
+/// The pointer is NULL or points to `count` aligned values that live, and that nobody else uses, through `'a`.
+pub(crate) unsafe fn array_mut<'a, T>(pointer: *mut T, count: u64, name: &str) -> Result<&'a mut [T], Failure> {
+    // SAFETY: by this function's own promise.
+    let count = unsafe { array(pointer.cast_const(), count, name) }?.len();
+    match count {
+        0 => Ok(&mut []),
+        // SAFETY: not NULL and aligned, as was just seen, and `count` values stand there by this function's own promise.
+        _ => Ok(unsafe { std::slice::from_raw_parts_mut(pointer, count) }),
+    }
 }
 
 #[cfg(test)]

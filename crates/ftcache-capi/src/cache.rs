@@ -1,25 +1,57 @@
-//! The cache: made of a geometry on a device, given its rows, asked where slots lie.
+//! The cache: made of a configuration on a device or without one, given its rows, asked where slots lie.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
+use std::path::Path;
 
-use ftcache_core::{BankId, Cache, HostDevice, HostRows, LayerId, PoolId, SlotId};
+use ftcache_core::{
+    AnyDevice, BankId, BounceSize, Cache, Configuration, CudaContext, CudaDevice, CudaDriver, ExpertId, HostAccess,
+    HostDevice, HostMemory, HostRows, LaterLimits, LayerId, Loader, Planner, PoolId, SlotId, residency,
+};
 
 use crate::boundary::{
-    Failure, Guarded, SizedStruct, guard, read_sized, required, required_mut, reserved, write_sized,
+    Guarded, SizedStruct, array, flag, guard, read_sized, required, required_mut, reserved, text, write_sized,
 };
-use crate::geometry::ftcache_geometry;
+use crate::configuration::{ftcache_configuration, ftcache_layer_state, layer_state, lines, not_a};
+use crate::failure::Failure;
+use crate::log::{Log, ftcache_log};
+use crate::plan::Views;
 use crate::status::ftcache_status;
+use crate::step::Parted;
 
 /// What holds the slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ftcache_device {
     /// Ordinary memory: no GPU is needed, and every copy is done when the call returns. It has the default stream
-    /// alone.
+    /// alone, and no kernels.
     Host = 0,
+    /// A device of the CUDA driver, which is looked up at run time.
+    Cuda = 1,
+    /// None: the engine holds the slots and copies by itself. See ftcache_admit.
+    None = 2,
 }
 
-/// How a cache is made.
+/// Which context of the CUDA driver a cache works in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ftcache_context {
+    /// The primary one of cuda_ordinal, as the CUDA runtime uses it. It is kept alive as long as the cache.
+    Primary = 0,
+    /// The one that is current to the thread that makes the cache. It must outlive the cache.
+    Current = 1,
+}
+
+/// Device memory of the engine's for one bank's arena. This struct will not grow.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct ftcache_arena {
+    /// The device address.
+    pub address: *mut c_void,
+    /// Its bytes: at least the arena_bytes of the bank.
+    pub bytes: u64,
+}
+
+/// How a cache is made. All zeros is a cache in ordinary memory.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct ftcache_config {
@@ -27,11 +59,47 @@ pub struct ftcache_config {
     pub struct_size: u32,
     /// An ftcache_device.
     pub device: u32,
-    /// Bytes that the device may have, for trying out small ones; 0 means as many as there are.
+    /// FTCACHE_DEVICE_HOST: bytes that it may have, for trying out small ones; 0 means as many as there are.
     pub device_bytes: u64,
+    /// FTCACHE_DEVICE_CUDA: the device's number.
+    pub cuda_ordinal: u32,
+    /// FTCACHE_DEVICE_CUDA: an ftcache_context.
+    pub cuda_context: u32,
+    /// FTCACHE_DEVICE_CUDA: the driver's library; NULL means the system's, libcuda.so.1 or nvcuda.dll.
+    pub cuda_driver: *const c_char,
+    /// Device memory of the engine's, one entry for each bank, filled with zeros here and used until the cache is freed;
+    /// NULL if the cache is to allocate. Entries of banks that no layer reads are not looked at.
+    pub arenas: *const ftcache_arena,
+    /// How many.
+    pub arena_count: u64,
+    /// Entries of a bounce buffer: pinned memory through which rows go that the device cannot read where they lie. 0:
+    /// there is none, and such rows are refused when they are attached.
+    pub bounce_entry_count: u32,
+    /// Threads that fill them; 0 means 2.
+    pub bounce_thread_count: u32,
+    /// Bytes of an entry; 0 means 1 MiB.
+    pub bounce_entry_bytes: u64,
+    /// Routes of the widest step with a token and of the widest verify step: room for them is made beforehand, so that
+    /// they allocate nothing.
+    pub remembered_routes: u64,
+    /// Hybrid steps may fetch behind them so many bytes of what they leave to the CPU; 0 means none. When such rows land
+    /// is a matter of time: ranks that are to stay alike must not use this.
+    pub later_step_bytes: u64,
+    /// Steps whose rows may be on their way behind them at once.
+    pub later_flight_count: u32,
+    /// An ftcache_log_level.
+    pub log_level: u32,
+    /// Takes what the library has to say of this cache; NULL if log_level is FTCACHE_LOG_LEVEL_OFF.
+    pub log: ftcache_log,
+    /// Given to it. It must stay valid until the cache is freed.
+    pub log_user: *mut c_void,
+    /// FTCACHE_DEVICE_CUDA: bytes that are copied to find out whether a small entry makes a batch of copies wait; 0: that
+    /// is not measured, and rows below 256 KiB go alone. 67108864 is enough.
+    pub probe_bytes: u64,
 }
 
-// SAFETY: `repr(C)`, a `u32` first, integers only.
+// SAFETY: `repr(C)`, a `u32` first, integers and pointers only; NULL is a value of a pointer and of the callback, and
+// that another value is a function is the caller's word.
 unsafe impl SizedStruct for ftcache_config {}
 
 /// One bank of one layer in the caller's memory: a row for each expert.
@@ -61,8 +129,8 @@ pub struct ftcache_slot_span {
     pub struct_size: u32,
     /// Slots.
     pub slot_count: u32,
-    /// Device address of slot 0, a multiple of the geometry's alignment and of 64 if no pool lies before. It does not
-    /// move as long as the cache lives.
+    /// Device address of slot 0, a multiple of the settings' alignment and of 64 if no pool lies before. It does not move
+    /// until the cache is rebuilt: see ftcache_generation.
     pub address: *mut c_void,
     /// Bytes from one slot to the next.
     pub stride: u64,
@@ -73,26 +141,222 @@ pub struct ftcache_slot_span {
 // SAFETY: `repr(C)`, a `u32` first, integers and pointers only; NULL is a value of a pointer.
 unsafe impl SizedStruct for ftcache_slot_span {}
 
-/// A cache of one model's experts on one device. Handles share nothing, so a draft model makes its own or has none.
-///
-/// One thread at a time: a second one that comes in is given FTCACHE_STATUS_BUSY. Any thread may be that one.
-pub struct ftcache {
-    pub(crate) cache: Guarded<Cache<HostDevice>>,
+/// What is in effect: whether the cache serves anything, and how.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct ftcache_report {
+    /// sizeof(ftcache_report), set by the caller.
+    pub struct_size: u32,
+    /// 1 if at least one layer is served: it has slots and, unless the engine copies by itself, all its rows are attached.
+    pub is_engaged: u32,
+    /// Layers that hold slots.
+    pub cached_layer_count: u32,
+    /// Of these, layers whose rows are attached in every bank; all of them where the engine copies by itself.
+    pub ready_layer_count: u32,
+    /// Layers without slots; ftcache_layer_get has the reason of each.
+    pub declined_layer_count: u32,
+    /// An ftcache_device.
+    pub device: u32,
+    /// 1 if the residency is on the device: see ftcache_device_enter.
+    pub is_in_device_mode: u32,
+    /// Notes and settings that are not in effect as asked for.
+    pub note_count: u32,
+    /// Counts the rebuilds: with each, addresses that were handed out before are void.
+    pub generation: u64,
+    /// Slots over all pools.
+    pub slot_count: u64,
+    /// Experts that are in one. In device mode, of the time when the residency went there.
+    pub resident_count: u64,
+    /// The last step.
+    pub step: u64,
 }
 
-/// Makes a cache: allocates every slot on the device, filled with zeros. Allocates; may block.
+// SAFETY: `repr(C)`, a `u32` first, integers only.
+unsafe impl SizedStruct for ftcache_report {}
+
+/// How one layer is served.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct ftcache_layer_report {
+    /// sizeof(ftcache_layer_report), set by the caller.
+    pub struct_size: u32,
+    /// An ftcache_layer_state.
+    pub state: u32,
+    /// The pool that serves it, if it has slots.
+    pub pool: u32,
+    /// 1 if every bank that it reads has rows.
+    pub is_attached: u32,
+    /// 1 if the device reads all of them where they lie; 0 if some go through the bounce buffer, or none are attached.
+    pub is_direct: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+// SAFETY: `repr(C)`, a `u32` first, integers only.
+unsafe impl SizedStruct for ftcache_layer_report {}
+
+/// A cache of one model's experts on one device. Handles share nothing, so a draft model makes its own or has none.
 ///
-/// config may be NULL for the defaults. The geometry may be freed afterwards. *out is set to NULL if this does not
+/// One thread at a time: a second one that comes in is given FTCACHE_STATUS_BUSY. Any thread may be that one. It may
+/// outlive the configuration that it was made of, and must not outlive its streams, its device memory or, if that is
+/// current, its context.
+pub struct ftcache {
+    pub(crate) handle: Guarded<Handle>,
+    pub(crate) log: Option<Log>,
+}
+
+/// What is behind a handle.
+pub(crate) struct Handle {
+    pub(crate) engine: Engine,
+    /// What is in effect.
+    pub(crate) configuration: Configuration,
+    /// The parts of the step that was last partitioned.
+    pub(crate) parts: Parted,
+    pub(crate) routes: Vec<ExpertId>,
+    pub(crate) views: Views,
+}
+
+/// Who moves the rows.
+pub(crate) enum Engine {
+    /// A device of ours.
+    Device(Box<Cache<AnyDevice>>),
+    /// The engine, by our plans.
+    Planner(Box<Planner>),
+}
+
+impl Handle {
+    /// Who is where.
+    pub(crate) fn residency(&self) -> &residency::Cache {
+        match &self.engine {
+            Engine::Device(cache) => cache.residency(),
+            Engine::Planner(planner) => planner.cache(),
+        }
+    }
+
+    /// The cache with a device.
+    pub(crate) fn on_device(&mut self) -> Result<&mut Cache<AnyDevice>, Failure> {
+        match &mut self.engine {
+            Engine::Device(cache) => Ok(cache),
+            Engine::Planner(_) => Err(Failure::unsupported("the cache has no device: the engine copies by itself")),
+        }
+    }
+
+    /// The cache without one.
+    pub(crate) fn planner(&mut self) -> Result<&mut Planner, Failure> {
+        match &mut self.engine {
+            Engine::Planner(planner) => Ok(planner),
+            Engine::Device(_) => {
+                Err(Failure::unsupported("the cache copies by itself: plans are for FTCACHE_DEVICE_NONE"))
+            }
+        }
+    }
+}
+
+/// Opens the CUDA device that a config asks for.
+fn cuda_device(config: &ftcache_config) -> Result<CudaDevice, Failure> {
+    // SAFETY: a text by the caller's word.
+    let driver = match unsafe { text(config.cuda_driver, "config->cuda_driver") }? {
+        None => CudaDriver::open()?,
+        // SAFETY: by the header, what is named is a CUDA driver.
+        Some(path) => unsafe { CudaDriver::open_at(Path::new(path)) }?,
+    };
+    let context = match config.cuda_context {
+        context if context == ftcache_context::Primary as u32 => {
+            let ordinal = i32::try_from(config.cuda_ordinal);
+            let none = |_| Failure::range(format!("config->cuda_ordinal is {}", config.cuda_ordinal));
+            CudaContext::Primary(ordinal.map_err(none)?)
+        }
+        context if context == ftcache_context::Current as u32 => CudaContext::Current,
+        other => return Err(not_a("config->cuda_context", other, "ftcache_context")),
+    };
+    let mut device = CudaDevice::new(driver, context)?;
+    device.probe_batches(config.probe_bytes)?;
+    Ok(device)
+}
+
+/// Makes the cache on a device, and everything that a config asks of it.
+fn make(configuration: &Configuration, config: &ftcache_config, device: AnyDevice) -> Result<Engine, Failure> {
+    let geometry = configuration.geometry().clone();
+    // SAFETY: as many arenas as the count says, by the caller's word.
+    let arenas = unsafe { array(config.arenas, config.arena_count, "config->arenas") }?;
+    let mut cache = match arenas {
+        [] => Cache::new(geometry, device)?,
+        _ => {
+            let arenas: Vec<(u64, u64)> = arenas.iter().map(|arena| (arena.address as u64, arena.bytes)).collect();
+            // SAFETY: by the header, they are memory of the device that is the cache's until it is freed.
+            Cache::with_loader(unsafe { Loader::in_memory(geometry, device, &arenas) }?)
+        }
+    };
+    if config.bounce_entry_count > 0 {
+        let default = BounceSize::default();
+        cache.set_bounce(BounceSize {
+            entry_count: config.bounce_entry_count,
+            entry_bytes: if config.bounce_entry_bytes > 0 { config.bounce_entry_bytes } else { default.entry_bytes },
+            thread_count: if config.bounce_thread_count > 0 {
+                config.bounce_thread_count
+            } else {
+                default.thread_count
+            },
+        })?;
+    }
+    cache.stage_as(configuration)?;
+    if config.remembered_routes > 0 {
+        cache.reserve_remembered(routes_of(config)?);
+    }
+    if config.later_step_bytes > 0 {
+        let limits = LaterLimits { step_bytes: config.later_step_bytes, flight_count: config.later_flight_count };
+        cache.set_later(limits)?;
+    }
+    Ok(Engine::Device(Box::new(cache)))
+}
+
+fn routes_of(config: &ftcache_config) -> Result<usize, Failure> {
+    // Far past any step, and a mistaken count should not become an allocation.
+    let most = 1 << 28;
+    if config.remembered_routes > most {
+        let message = format!("config->remembered_routes is {}; at most {most}", config.remembered_routes);
+        return Err(Failure::argument(message));
+    }
+    Ok(config.remembered_routes as usize)
+}
+
+/// Refuses what a config asks for and such a device has not.
+fn check_fields(config: &ftcache_config) -> Result<(), Failure> {
+    let (host, cuda) = (config.device == ftcache_device::Host as u32, config.device == ftcache_device::Cuda as u32);
+    let device = host || cuda;
+    let set = [
+        ("device_bytes", config.device_bytes > 0, host),
+        ("cuda_ordinal", config.cuda_ordinal > 0, cuda),
+        ("cuda_context", config.cuda_context > 0, cuda),
+        ("cuda_driver", !config.cuda_driver.is_null(), cuda),
+        ("probe_bytes", config.probe_bytes > 0, cuda),
+        ("arenas", config.arena_count > 0, device),
+        ("bounce_entry_count", config.bounce_entry_count > 0, device),
+        ("bounce_entry_bytes", config.bounce_entry_bytes > 0, config.bounce_entry_count > 0),
+        ("bounce_thread_count", config.bounce_thread_count > 0, config.bounce_entry_count > 0),
+        ("later_step_bytes", config.later_step_bytes > 0, device),
+        ("later_flight_count", config.later_flight_count > 0, config.later_step_bytes > 0),
+    ];
+    match set.iter().find(|(_, set, used)| *set && !used) {
+        Some((name, ..)) => Err(Failure::argument(format!("config->{name} is set, and would have no effect"))),
+        None => Ok(()),
+    }
+}
+
+/// Makes a cache: allocates every slot on the device, filled with zeros, loads what the device needs and probes it.
+/// Allocates; may block; works on streams of its own. Not to be called while a stream of the thread is being captured.
+///
+/// config may be NULL for the defaults. The configuration may be freed afterwards. *out is set to NULL if this does not
 /// succeed; else the caller frees it with ftcache_free.
 ///
 /// # Safety
 ///
-/// geometry came from ftcache_geometry_new; config is NULL or points to a struct of its struct_size; out points to a
-/// pointer.
+/// configuration came from this library; config is NULL or points to a struct of its struct_size, and its pointers to
+/// what it says, which stays so until the cache is freed; out points to a pointer.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn ftcache_new(
-    geometry: *const ftcache_geometry,
+    configuration: *const ftcache_configuration,
     config: *const ftcache_config,
     out: *mut *mut ftcache,
 ) -> ftcache_status {
@@ -101,29 +365,89 @@ pub unsafe extern "C" fn ftcache_new(
         let out = unsafe { required_mut(out, "out") }?;
         *out = std::ptr::null_mut();
         // SAFETY: a handle of ours by the caller's word.
-        let geometry = unsafe { required(geometry, "geometry") }?;
-        let mut device = HostDevice::new();
-        if !config.is_null() {
+        let configuration = &unsafe { required(configuration, "configuration") }?.configuration;
+        let config = match config.is_null() {
+            // SAFETY: any bytes are a value of it, all zeros too (`SizedStruct`).
+            true => unsafe { std::mem::zeroed() },
             // SAFETY: points to a struct of its size by the caller's word.
-            let config = unsafe { read_sized(config, "config") }?;
-            if config.device != ftcache_device::Host as u32 {
-                let message = format!("config->device is {}, not an ftcache_device", config.device);
-                return Err(Failure::argument(message));
-            }
-            if config.device_bytes > 0 {
-                device = device.with_limit(config.device_bytes);
-            }
-        }
-        let cache = Cache::new(geometry.geometry.clone(), device)?;
-        *out = Box::into_raw(Box::new(ftcache { cache: Guarded::new(cache) }));
+            false => unsafe { read_sized(config, "config") }?,
+        };
+        check_fields(&config)?;
+        // SAFETY: by the header, the callback may be called with `log_user` until the cache is freed.
+        let log = unsafe { Log::new(config.log, config.log_user, config.log_level) }?;
+        let make = || -> Result<Handle, Failure> {
+            let engine = match config.device {
+                device if device == ftcache_device::Host as u32 => {
+                    let mut device = HostDevice::new();
+                    if config.device_bytes > 0 {
+                        device = device.with_limit(config.device_bytes);
+                    }
+                    make(configuration, &config, device.into())?
+                }
+                device if device == ftcache_device::Cuda as u32 => {
+                    make(configuration, &config, cuda_device(&config)?.into())?
+                }
+                device if device == ftcache_device::None as u32 => plan_only(configuration, &config)?,
+                other => return Err(not_a("config->device", other, "ftcache_device")),
+            };
+            let handle = Handle {
+                engine,
+                configuration: configuration.clone(),
+                parts: Parted::default(),
+                routes: Vec::new(),
+                views: Views::default(),
+            };
+            handle.tell();
+            Ok(handle)
+        };
+        let handle = match &log {
+            Some(log) => log.within(make),
+            None => make(),
+        }?;
+        *out = Box::into_raw(Box::new(ftcache { handle: Guarded::new(handle), log }));
         Ok(())
     })
 }
 
-/// Attaches the rows of one bank of a layer, in any order; again after they have moved, with the same bytes.
+/// A residency whose rows the engine moves.
+fn plan_only(configuration: &Configuration, config: &ftcache_config) -> Result<Engine, Failure> {
+    let geometry = configuration.geometry();
+    let mut cache = residency::Cache::new(geometry);
+    // As many as the requests route to, but for engines that say "no limit" with the largest number there is.
+    let routes = (geometry.model().top_k() as usize).saturating_mul(configuration.request_count() as usize);
+    cache.reserve(routes.min(1 << 16));
+    if let Some(staging) = configuration.staging() {
+        cache.set_staging(staging.clone(), configuration.small_row_bytes())?;
+    }
+    if config.remembered_routes > 0 {
+        cache.reserve_remembered(routes_of(config)?);
+    }
+    Ok(Engine::Planner(Box::new(Planner::new(cache))))
+}
+
+impl Handle {
+    /// Tells what was made, and what is not as it was asked for.
+    pub(crate) fn tell(&self) {
+        let geometry = self.configuration.geometry();
+        let device = match &self.engine {
+            Engine::Device(cache) => ftcache_core::Device::name(cache.device()),
+            Engine::Planner(_) => "no device".to_owned(),
+        };
+        let (slots, bytes) = (geometry.slot_count(), geometry.total_bytes());
+        tracing::info!(slots, bytes, pools = geometry.pools().len(), "a cache on {device}");
+        for line in lines(&self.configuration) {
+            tracing::warn!("{line}");
+        }
+    }
+}
+
+/// Attaches the rows of one bank of a layer, in any order; again after they have moved, with the same bytes. Waits for
+/// what is enqueued if rows were attached before, else for nothing; may allocate.
 ///
 /// The rows stay the caller's. They must stay readable and unchanged until they are attached anew or the cache is
 /// freed, and until every stream that they are copied on has been synchronised. A bank whose row_bytes is 0 has none.
+/// Rows that the device cannot read where they lie (pageable memory on CUDA) go through the bounce buffer, and are
+/// refused if there is none: ftcache_register pins them.
 ///
 /// # Safety
 ///
@@ -137,7 +461,7 @@ pub unsafe extern "C" fn ftcache_attach(
     rows: *const ftcache_host_rows,
 ) -> ftcache_status {
     // SAFETY: a handle of ours by the caller's word.
-    enter(unsafe { cache.as_ref() }, |cache| {
+    enter(unsafe { cache.as_ref() }, |handle| {
         // SAFETY: points to a struct of its size by the caller's word.
         let rows = unsafe { read_sized(rows, "rows") }?;
         reserved(rows.reserved, "rows->reserved")?;
@@ -146,7 +470,156 @@ pub unsafe extern "C" fn ftcache_attach(
         }
         // SAFETY: the caller keeps `bytes` bytes readable and unchanged as long as they are attached.
         let rows = unsafe { HostRows::borrowed(rows.base.cast(), rows.bytes, rows.stride) };
-        Ok(cache.attach(LayerId::new(layer), BankId::new(bank), rows)?)
+        Ok(handle.on_device()?.attach(LayerId::new(layer), BankId::new(bank), rows)?)
+    })
+}
+
+/// Pins host memory of the engine's where it lies, before rows in it are attached. Blocks while the system pins.
+///
+/// part_bytes not 0: in parts of so many bytes, where one call would be refused. read_only 1: for memory that is mapped
+/// read-only, such as a model file. It ends with ftcache_unregister or ftcache_free, and must stay mapped until then.
+/// Memory that the engine pinned by itself needs no call.
+///
+/// # Safety
+///
+/// cache came from ftcache_new; base points to bytes bytes that stay mapped until they are unregistered.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn ftcache_register(
+    cache: *mut ftcache,
+    base: *const c_void,
+    bytes: u64,
+    read_only: u32,
+    part_bytes: u64,
+) -> ftcache_status {
+    // SAFETY: a handle of ours by the caller's word.
+    enter(unsafe { cache.as_ref() }, |handle| {
+        if base.is_null() {
+            return Err(Failure::argument("base is NULL"));
+        }
+        let access = if flag(read_only, "read_only")? { HostAccess::ReadOnly } else { HostAccess::ReadWrite };
+        // SAFETY: the memory stays mapped until it is unregistered, by the caller's word.
+        let memory = unsafe { HostMemory::borrowed(base.cast(), bytes) };
+        Ok(handle.on_device()?.register(memory, access, part_bytes)?)
+    })
+}
+
+/// Ends what ftcache_register began at base. Waits for everything enqueued. Rows in it must be attached anew, from
+/// elsewhere, before they are copied again.
+///
+/// # Safety
+///
+/// cache came from ftcache_new.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn ftcache_unregister(cache: *mut ftcache, base: *const c_void) -> ftcache_status {
+    // SAFETY: a handle of ours by the caller's word.
+    enter(unsafe { cache.as_ref() }, |handle| Ok(handle.on_device()?.unregister(base.cast())?))
+}
+
+/// What is in effect. Allocates nothing, waits for nothing.
+///
+/// # Safety
+///
+/// cache came from ftcache_new; report points to a struct of its struct_size.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn ftcache_report_get(cache: *mut ftcache, report: *mut ftcache_report) -> ftcache_status {
+    // SAFETY: a handle of ours by the caller's word.
+    enter(unsafe { cache.as_ref() }, |handle| {
+        let geometry = handle.configuration.geometry();
+        let layers = || geometry.pools().iter().flat_map(|pool| pool.layers());
+        let cached = layers().count() as u32;
+        let (device, ready) = match &handle.engine {
+            Engine::Planner(_) => (ftcache_device::None, cached),
+            Engine::Device(cache) => {
+                let device = if cache.device().cuda().is_some() { ftcache_device::Cuda } else { ftcache_device::Host };
+                (device, layers().filter(|&&layer| cache.check_attached(layer).is_ok()).count() as u32)
+            }
+        };
+        let residency = handle.residency();
+        let value = ftcache_report {
+            struct_size: 0,
+            is_engaged: u32::from(ready > 0),
+            cached_layer_count: cached,
+            ready_layer_count: ready,
+            declined_layer_count: geometry.model().layer_count() as u32 - cached,
+            device: device as u32,
+            is_in_device_mode: match &handle.engine {
+                Engine::Planner(_) => 0,
+                Engine::Device(cache) => u32::from(cache.is_in_device_mode()),
+            },
+            note_count: lines(&handle.configuration).len() as u32,
+            generation: residency.generation(),
+            slot_count: geometry.slot_count(),
+            resident_count: residency.resident_count() as u64,
+            step: residency.step(),
+        };
+        // SAFETY: points to a struct of its size by the caller's word.
+        unsafe { write_sized(report, "report", value) }
+    })
+}
+
+/// How one layer is served. Allocates nothing, waits for nothing.
+///
+/// # Safety
+///
+/// cache came from ftcache_new; report points to a struct of its struct_size.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn ftcache_layer_get(
+    cache: *mut ftcache,
+    layer: u32,
+    report: *mut ftcache_layer_report,
+) -> ftcache_status {
+    // SAFETY: a handle of ours by the caller's word.
+    enter(unsafe { cache.as_ref() }, |handle| {
+        let state = layer_state(&handle.configuration, layer)?;
+        let layer = LayerId::new(layer);
+        let geometry = handle.configuration.geometry();
+        let (attached, direct) = match &handle.engine {
+            Engine::Planner(_) => (false, false),
+            Engine::Device(cache) => {
+                let attached = state == ftcache_layer_state::Cached && cache.check_attached(layer).is_ok();
+                let mut read = geometry.model().bank_ids();
+                let lies_elsewhere = |bank| cache.is_direct(layer, bank) == Some(false);
+                (attached, attached && !read.any(lies_elsewhere))
+            }
+        };
+        let value = ftcache_layer_report {
+            struct_size: 0,
+            state: state as u32,
+            pool: geometry.pool_of_layer(layer).map_or(0, PoolId::get),
+            is_attached: u32::from(attached),
+            is_direct: u32::from(direct),
+            reserved: 0,
+        };
+        // SAFETY: points to a struct of its size by the caller's word.
+        unsafe { write_sized(report, "report", value) }
+    })
+}
+
+/// The configuration that is in effect, to be asked like any other or to be rebuilt with another budget.
+///
+/// *out is set to NULL if this does not succeed; else the caller frees it with ftcache_configuration_free.
+///
+/// # Safety
+///
+/// cache came from ftcache_new; out points to a pointer.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn ftcache_configuration_of(
+    cache: *mut ftcache,
+    out: *mut *mut ftcache_configuration,
+) -> ftcache_status {
+    // SAFETY: a handle of ours by the caller's word.
+    enter(unsafe { cache.as_ref() }, |handle| {
+        // SAFETY: `out` points to a pointer by the caller's word.
+        let out = unsafe { required_mut(out, "out") }?;
+        *out = std::ptr::null_mut();
+        let configuration = handle.configuration.clone();
+        *out = Box::into_raw(Box::new(ftcache_configuration { configuration }));
+        Ok(())
     })
 }
 
@@ -166,7 +639,8 @@ pub unsafe extern "C" fn ftcache_slot_span_get(
     span: *mut ftcache_slot_span,
 ) -> ftcache_status {
     // SAFETY: a handle of ours by the caller's word.
-    enter(unsafe { cache.as_ref() }, |cache| {
+    enter(unsafe { cache.as_ref() }, |handle| {
+        let cache = handle.on_device()?;
         let slots = cache.slots(PoolId::new(pool), BankId::new(bank))?;
         let value = ftcache_slot_span {
             struct_size: 0,
@@ -191,8 +665,18 @@ pub unsafe extern "C" fn ftcache_slot_span_get(
 #[must_use]
 pub unsafe extern "C" fn ftcache_forget(cache: *mut ftcache, pool: u32, slot: u32) -> ftcache_status {
     // SAFETY: a handle of ours by the caller's word.
-    enter(unsafe { cache.as_ref() }, |cache| {
-        cache.forget(PoolId::new(pool), SlotId::new(slot))?;
+    enter(unsafe { cache.as_ref() }, |handle| {
+        let (pool, slot) = (PoolId::new(pool), SlotId::new(slot));
+        match &mut handle.engine {
+            Engine::Device(cache) => {
+                cache.forget(pool, slot)?;
+            }
+            Engine::Planner(planner) => {
+                let cache = planner.cache_mut()?;
+                check_slot(cache, pool, slot)?;
+                cache.forget(pool, slot);
+            }
+        }
         Ok(())
     })
 }
@@ -206,8 +690,12 @@ pub unsafe extern "C" fn ftcache_forget(cache: *mut ftcache, pool: u32, slot: u3
 #[must_use]
 pub unsafe extern "C" fn ftcache_forget_layer(cache: *mut ftcache, layer: u32) -> ftcache_status {
     // SAFETY: a handle of ours by the caller's word.
-    enter(unsafe { cache.as_ref() }, |cache| {
-        cache.forget_layer(LayerId::new(layer))?;
+    enter(unsafe { cache.as_ref() }, |handle| {
+        let layer = LayerId::new(layer);
+        match &mut handle.engine {
+            Engine::Device(cache) => cache.forget_layer(layer)?,
+            Engine::Planner(planner) => planner.cache_mut()?.forget_layer(layer)?,
+        };
         Ok(())
     })
 }
@@ -221,25 +709,145 @@ pub unsafe extern "C" fn ftcache_forget_layer(cache: *mut ftcache, layer: u32) -
 #[must_use]
 pub unsafe extern "C" fn ftcache_reset(cache: *mut ftcache) -> ftcache_status {
     // SAFETY: a handle of ours by the caller's word.
-    enter(unsafe { cache.as_ref() }, |cache| Ok(cache.reset()?))
+    enter(unsafe { cache.as_ref() }, |handle| match &mut handle.engine {
+        Engine::Device(cache) => Ok(cache.reset()?),
+        Engine::Planner(planner) => {
+            planner.cache_mut()?.reset();
+            Ok(())
+        }
+    })
+}
+
+/// Pins experts: once in a slot, they are never victims. Allocates; waits for nothing.
+///
+/// layers and experts are of count numbers each: expert experts[i] of layer layers[i]. Every pool keeps as many slots for
+/// others as one step of the configured requests can need; if it would not, none is pinned.
+///
+/// # Safety
+///
+/// cache came from ftcache_new; layers and experts point to count numbers each.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn ftcache_pin(
+    cache: *mut ftcache,
+    layers: *const u32,
+    experts: *const u32,
+    count: u64,
+) -> ftcache_status {
+    // SAFETY: a handle of ours by the caller's word.
+    enter(unsafe { cache.as_ref() }, |handle| {
+        // SAFETY: `count` numbers each, by the caller's word.
+        let experts = unsafe { experts_of(layers, experts, count) }?;
+        match &mut handle.engine {
+            Engine::Device(cache) => Ok(cache.pin(&experts)?),
+            Engine::Planner(planner) => {
+                let pools = handle.configuration.geometry().pools();
+                let widest = pools.iter().map(|pool| pool.bounds().min_slots).max().unwrap_or(0);
+                Ok(planner.cache_mut()?.pin(&experts, widest)?)
+            }
+        }
+    })
+}
+
+/// Makes experts victims like others again; ones that are not pinned stay as they are. Waits for nothing.
+///
+/// # Safety
+///
+/// cache came from ftcache_new; layers and experts point to count numbers each.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn ftcache_unpin(
+    cache: *mut ftcache,
+    layers: *const u32,
+    experts: *const u32,
+    count: u64,
+) -> ftcache_status {
+    // SAFETY: a handle of ours by the caller's word.
+    enter(unsafe { cache.as_ref() }, |handle| {
+        // SAFETY: `count` numbers each, by the caller's word.
+        let experts = unsafe { experts_of(layers, experts, count) }?;
+        match &mut handle.engine {
+            Engine::Device(cache) => Ok(cache.unpin(&experts)?),
+            Engine::Planner(planner) => Ok(planner.cache_mut()?.unpin(&experts)?),
+        }
+    })
+}
+
+/// # Safety
+///
+/// `layers` and `experts` are NULL or point to `count` numbers each.
+unsafe fn experts_of(layers: *const u32, experts: *const u32, count: u64) -> Result<Vec<(LayerId, ExpertId)>, Failure> {
+    // SAFETY: by this function's own promise.
+    let layers = unsafe { array(layers, count, "layers") }?;
+    // SAFETY: as above.
+    let experts = unsafe { array(experts, count, "experts") }?;
+    let ids = layers.iter().zip(experts);
+    Ok(ids.map(|(&layer, &expert)| (LayerId::new(layer), ExpertId::new(expert))).collect())
+}
+
+/// Whether a slot exists, for a cache whose own calls take that for granted.
+fn check_slot(cache: &residency::Cache, pool: PoolId, slot: SlotId) -> Result<(), Failure> {
+    let pool_count = cache.pool_count();
+    if pool.index() >= pool_count {
+        return Err(ftcache_core::Error::UnknownPool { pool, pool_count }.into());
+    }
+    let slot_count = cache.slot_count(pool);
+    if slot.get() >= slot_count {
+        return Err(ftcache_core::Error::UnknownSlot { pool, slot, slot_count }.into());
+    }
+    Ok(())
+}
+
+/// Whether anything that was enqueued has failed since the last look, a launch in device mode that was refused among it.
+/// Waits for nothing, so what is on its way may fail yet.
+///
+/// # Safety
+///
+/// cache came from ftcache_new.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn ftcache_check(cache: *mut ftcache) -> ftcache_status {
+    // SAFETY: a handle of ours by the caller's word.
+    enter(unsafe { cache.as_ref() }, |handle| match &mut handle.engine {
+        Engine::Device(cache) => Ok(cache.check_device()?),
+        Engine::Planner(_) => Ok(()),
+    })
+}
+
+/// Returns when everything that was enqueued on any stream is done. Streams of earlier steps may be destroyed then.
+///
+/// # Safety
+///
+/// cache came from ftcache_new.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn ftcache_synchronize(cache: *mut ftcache) -> ftcache_status {
+    // SAFETY: a handle of ours by the caller's word.
+    enter(unsafe { cache.as_ref() }, |handle| match &mut handle.engine {
+        Engine::Device(cache) => Ok(cache.synchronize_all()?),
+        Engine::Planner(_) => Ok(()),
+    })
 }
 
 /// Frees a cache and its slots, once what is enqueued is done; NULL is accepted. No other call may be inside it.
 #[unsafe(no_mangle)]
 pub extern "C" fn ftcache_free(cache: Option<Box<ftcache>>) {
     let _ = guard(|| {
-        drop(cache);
+        let Some(cache) = cache else { return Ok(()) };
+        let ftcache { handle, log } = *cache;
+        match log {
+            Some(log) => log.within(|| drop(handle)),
+            None => drop(handle),
+        }
         Ok(())
     });
 }
 
-/// Runs a body inside a handle that must not be NULL.
-pub(crate) fn enter(
-    handle: Option<&ftcache>,
-    body: impl FnOnce(&mut Cache<HostDevice>) -> Result<(), Failure>,
-) -> ftcache_status {
-    match handle {
-        Some(handle) => handle.cache.enter(body),
+/// Runs a body inside a handle that must not be NULL, with what it says told to the handle's callback.
+pub(crate) fn enter(cache: Option<&ftcache>, body: impl FnOnce(&mut Handle) -> Result<(), Failure>) -> ftcache_status {
+    match cache {
+        Some(ftcache { handle, log: None }) => handle.enter(body),
+        Some(ftcache { handle, log: Some(log) }) => log.within(|| handle.enter(body)),
         None => guard(|| Err(Failure::argument("cache is NULL"))),
     }
 }

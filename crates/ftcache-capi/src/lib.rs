@@ -8,8 +8,16 @@
 
 mod boundary;
 pub mod cache;
-pub mod geometry;
+pub mod chunk;
+pub mod configuration;
+mod failure;
+pub mod files;
+pub mod log;
 pub mod model;
+pub mod on_device;
+pub mod plan;
+pub mod probe;
+pub mod rebuild;
 pub mod stats;
 pub mod status;
 pub mod step;

@@ -4,7 +4,8 @@ use std::ffi::c_void;
 
 use ftcache_core::{LayoutKey, Model, Quantisation};
 
-use crate::boundary::{Failure, SizedStruct, array, guard, read_sized, required_mut, reserved};
+use crate::boundary::{SizedStruct, array, guard, read_sized, required_mut, reserved};
+use crate::failure::Failure;
 use crate::status::ftcache_status;
 
 /// What a model has.
@@ -51,7 +52,7 @@ unsafe impl SizedStruct for ftcache_layer {}
 
 /// A model's description, filled layer by layer.
 ///
-/// One thread at a time. It may be freed once every geometry that is wanted has been made of it.
+/// One thread at a time. It may be freed once every configuration that is wanted has been made of it.
 pub struct ftcache_model {
     expert_count: u32,
     top_k: u32,
@@ -60,7 +61,7 @@ pub struct ftcache_model {
 }
 
 impl ftcache_model {
-    /// The model of a geometry, once every layer is set.
+    /// The model of a configuration, once every layer is set.
     pub(crate) fn build(&self) -> Result<Model, Failure> {
         if let Some(layer) = self.layers.iter().position(Option::is_none) {
             let message = format!("layer {layer} of {} is not set", self.layers.len());
@@ -148,7 +149,7 @@ pub unsafe extern "C" fn ftcache_model_layer_set(
     })
 }
 
-/// Frees a model; NULL is accepted. Geometries that were made of it stay.
+/// Frees a model; NULL is accepted. Configurations that were made of it stay.
 #[unsafe(no_mangle)]
 pub extern "C" fn ftcache_model_free(model: Option<Box<ftcache_model>>) {
     let _ = guard(|| {

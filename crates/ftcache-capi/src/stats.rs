@@ -1,12 +1,19 @@
-//! Statistics: per layer, per pool and over all.
+//! Statistics: per layer, phase and pool and over all.
 
+use std::ffi::c_char;
+
+use ftcache_core::residency::Phase;
 use ftcache_core::{LayerId, PoolId, Stats};
+use serde_json::{Value, json};
 
-use crate::boundary::{SizedStruct, write_sized};
-use crate::cache::{enter, ftcache};
+use crate::boundary::{SizedStruct, required_mut, write_sized, write_text};
+use crate::cache::{Engine, Handle, enter, ftcache};
+use crate::failure::Failure;
 use crate::status::ftcache_status;
+use crate::step::phase_of;
 
-/// What the steps since the start, or since ftcache_stats_reset, came to.
+/// What the steps since the start, or since ftcache_stats_reset, came to. In device mode, until the residency went there:
+/// see ftcache_device_reading_get.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct ftcache_stats {
@@ -18,15 +25,33 @@ pub struct ftcache_stats {
     pub steps: u64,
     /// Routes, duplicates included, absent ones not.
     pub routes: u64,
+    /// Of these, those to experts that were resident before their step.
+    pub hit_routes: u64,
     /// Distinct experts, summed over steps: hits and misses together.
     pub distinct: u64,
     /// Distinct experts that were resident before their step.
     pub hits: u64,
-    /// Distinct experts that were not.
+    /// Distinct experts that were not: fetched and left to the CPU together.
     pub misses: u64,
-    /// Misses that took a slot from another expert.
+    /// Misses that were fetched.
+    pub fetched: u64,
+    /// Misses that were left to the CPU.
+    pub left: u64,
+    /// Fetched ones that took a slot from another expert.
     pub evictions: u64,
-    /// Bytes copied from the host to slots.
+    /// Misses that no step had routed to before.
+    pub cold_misses: u64,
+    /// Misses that had lost their slot to another expert: more slots would have kept them.
+    pub capacity_misses: u64,
+    /// Misses that had lost their slot to a staging buffer.
+    pub staging_misses: u64,
+    /// Misses whose slot had been freed by a call: forgotten, aborted or rebuilt.
+    pub freed_misses: u64,
+    /// Misses that had been left to the CPU the last time too.
+    pub cpu_misses: u64,
+    /// Steps refused because they were too wide, which are counted nowhere else.
+    pub refused: u64,
+    /// Bytes copied from the host to slots by steps; 0 where the engine copies by itself, and for single phases.
     pub bytes: u64,
 }
 
@@ -41,11 +66,52 @@ impl From<Stats> for ftcache_stats {
             reserved: 0,
             steps: counted.steps,
             routes: counted.routes,
+            hit_routes: counted.hit_routes,
             distinct: counted.distinct,
             hits: counted.hits(),
             misses: counted.misses,
+            fetched: counted.fetched,
+            left: counted.left(),
             evictions: counted.evictions,
+            cold_misses: counted.cold_misses,
+            capacity_misses: counted.capacity_misses,
+            staging_misses: counted.staging_misses,
+            freed_misses: counted.freed_misses,
+            cpu_misses: counted.cpu_misses,
+            refused: counted.refused,
             bytes: stats.bytes,
+        }
+    }
+}
+
+impl Handle {
+    fn total_stats(&self) -> Stats {
+        match &self.engine {
+            Engine::Device(cache) => cache.stats(),
+            Engine::Planner(planner) => Stats { residency: planner.cache().total_stats(), bytes: 0 },
+        }
+    }
+
+    fn layer_stats(&self, layer: LayerId) -> Result<Stats, Failure> {
+        match &self.engine {
+            Engine::Device(cache) => Ok(cache.layer_stats(layer)?),
+            Engine::Planner(planner) => {
+                planner.cache().pool_of(layer)?;
+                Ok(Stats { residency: planner.cache().layer_stats(layer), bytes: 0 })
+            }
+        }
+    }
+
+    fn pool_stats(&self, pool: PoolId) -> Result<Stats, Failure> {
+        match &self.engine {
+            Engine::Device(cache) => Ok(cache.pool_stats(pool)?),
+            Engine::Planner(planner) => {
+                let pool_count = planner.cache().pool_count();
+                if pool.index() >= pool_count {
+                    return Err(ftcache_core::Error::UnknownPool { pool, pool_count }.into());
+                }
+                Ok(Stats { residency: planner.cache().pool_stats(pool), bytes: 0 })
+            }
         }
     }
 }
@@ -59,10 +125,9 @@ impl From<Stats> for ftcache_stats {
 #[must_use]
 pub unsafe extern "C" fn ftcache_stats_get(cache: *mut ftcache, stats: *mut ftcache_stats) -> ftcache_status {
     // SAFETY: a handle of ours, and a struct of its size, by the caller's word.
-    enter(unsafe { cache.as_ref() }, |cache| {
-        let value = cache.stats().into();
+    enter(unsafe { cache.as_ref() }, |handle| {
         // SAFETY: points to a struct of its size by the caller's word.
-        unsafe { write_sized(stats, "stats", value) }
+        unsafe { write_sized(stats, "stats", handle.total_stats().into()) }
     })
 }
 
@@ -79,10 +144,33 @@ pub unsafe extern "C" fn ftcache_layer_stats_get(
     stats: *mut ftcache_stats,
 ) -> ftcache_status {
     // SAFETY: a handle of ours, and a struct of its size, by the caller's word.
-    enter(unsafe { cache.as_ref() }, |cache| {
-        let value = cache.layer_stats(LayerId::new(layer))?.into();
+    enter(unsafe { cache.as_ref() }, |handle| {
+        let value = handle.layer_stats(LayerId::new(layer))?.into();
         // SAFETY: points to a struct of its size by the caller's word.
         unsafe { write_sized(stats, "stats", value) }
+    })
+}
+
+/// Statistics of the steps of one phase of a layer; phase is an ftcache_phase. Allocates nothing, waits for nothing.
+///
+/// # Safety
+///
+/// cache came from ftcache_new; stats points to a struct of its struct_size.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn ftcache_phase_stats_get(
+    cache: *mut ftcache,
+    layer: u32,
+    phase: u32,
+    stats: *mut ftcache_stats,
+) -> ftcache_status {
+    // SAFETY: a handle of ours, and a struct of its size, by the caller's word.
+    enter(unsafe { cache.as_ref() }, |handle| {
+        let (layer, phase) = (LayerId::new(layer), phase_of(phase, "phase")?);
+        handle.residency().pool_of(layer)?;
+        let value = Stats { residency: handle.residency().phase_stats(layer, phase), bytes: 0 };
+        // SAFETY: points to a struct of its size by the caller's word.
+        unsafe { write_sized(stats, "stats", value.into()) }
     })
 }
 
@@ -99,11 +187,111 @@ pub unsafe extern "C" fn ftcache_pool_stats_get(
     stats: *mut ftcache_stats,
 ) -> ftcache_status {
     // SAFETY: a handle of ours, and a struct of its size, by the caller's word.
-    enter(unsafe { cache.as_ref() }, |cache| {
-        let value = cache.pool_stats(PoolId::new(pool))?.into();
+    enter(unsafe { cache.as_ref() }, |handle| {
+        let value = handle.pool_stats(PoolId::new(pool))?.into();
         // SAFETY: points to a struct of its size by the caller's word.
         unsafe { write_sized(stats, "stats", value) }
     })
+}
+
+/// Everything that is counted as one JSON object: "total", "pools", "layers" (each with its "phases"), "chunks", "later",
+/// "digest", "step", "generation". The text is cut to fit and ended by a zero; *needed is set to the bytes of all of it,
+/// and may be NULL. Allocates; waits for nothing.
+///
+/// # Safety
+///
+/// cache came from ftcache_new; buffer points to capacity writable bytes; needed is NULL or points to a number.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn ftcache_stats_json(
+    cache: *mut ftcache,
+    buffer: *mut c_char,
+    capacity: usize,
+    needed: *mut usize,
+) -> ftcache_status {
+    // SAFETY: a handle of ours by the caller's word.
+    enter(unsafe { cache.as_ref() }, |handle| {
+        let text = handle.json()?.to_string();
+        // SAFETY: the caller gives `capacity` writable bytes, and a number, as the header says.
+        unsafe { write_text(&text, buffer, capacity, needed) }
+    })
+}
+
+/// The counters of one place, by the names of the struct's fields.
+fn counters(stats: Stats) -> Value {
+    let stats = ftcache_stats::from(stats);
+    json!({
+        "steps": stats.steps,
+        "routes": stats.routes,
+        "hit_routes": stats.hit_routes,
+        "distinct": stats.distinct,
+        "hits": stats.hits,
+        "misses": stats.misses,
+        "fetched": stats.fetched,
+        "left": stats.left,
+        "evictions": stats.evictions,
+        "cold_misses": stats.cold_misses,
+        "capacity_misses": stats.capacity_misses,
+        "staging_misses": stats.staging_misses,
+        "freed_misses": stats.freed_misses,
+        "cpu_misses": stats.cpu_misses,
+        "refused": stats.refused,
+        "bytes": stats.bytes,
+    })
+}
+
+impl Handle {
+    fn json(&self) -> Result<Value, Failure> {
+        let residency = self.residency();
+        let pools = (0..residency.pool_count()).map(|pool| Ok(counters(self.pool_stats(PoolId::from_index(pool))?)));
+        let layer = |layer: LayerId| -> Result<Value, Failure> {
+            let mut value = counters(self.layer_stats(layer)?);
+            let phase = |phase| counters(Stats { residency: residency.phase_stats(layer, phase), bytes: 0 });
+            value["phases"] = json!({
+                "decode": phase(Phase::Decode),
+                "verify": phase(Phase::Verify),
+                "prefill": phase(Phase::Prefill),
+            });
+            value["layer"] = layer.get().into();
+            Ok(value)
+        };
+        let model = self.configuration.geometry().model();
+        let with_slots = model.layer_ids().filter(|&layer| residency.pool_of(layer).is_ok());
+        let (chunks, later) = match &self.engine {
+            Engine::Device(cache) => {
+                let (total, later) = (cache.chunk_total(), cache.later_report());
+                let bytes = (total.fetched_bytes, total.gathered_bytes);
+                ((total.residency, bytes), json!({ "bytes": later.bytes, "held_back": later.held_back }))
+            }
+            Engine::Planner(planner) => ((planner.cache().chunk_total(), (0, 0)), json!({})),
+        };
+        let (chunks, (fetched_bytes, gathered_bytes)) = chunks;
+        let late = residency.late_stats();
+        let mut later = later;
+        later["queued"] = late.queued.into();
+        later["landed"] = late.landed.into();
+        later["lost"] = late.lost.into();
+        later["evictions"] = late.evictions.into();
+        Ok(json!({
+            "total": counters(self.total_stats()),
+            "pools": pools.collect::<Result<Vec<Value>, Failure>>()?,
+            "layers": with_slots.map(layer).collect::<Result<Vec<Value>, Failure>>()?,
+            "chunks": {
+                "chunks": chunks.chunks,
+                "layers": chunks.layers,
+                "gathered": chunks.gathered,
+                "fetched": chunks.fetched,
+                "lost": chunks.lost,
+                "fetched_bytes": fetched_bytes,
+                "gathered_bytes": gathered_bytes,
+            },
+            "later": later,
+            // JSON's readers often have doubles, which 64 bits do not fit into.
+            "digest": format!("{:016x}", residency.digest()),
+            "step": residency.step(),
+            "generation": residency.generation(),
+        }))
+    }
 }
 
 /// Starts the statistics over. Slots stay as they are. Allocates nothing, waits for nothing.
@@ -115,5 +303,45 @@ pub unsafe extern "C" fn ftcache_pool_stats_get(
 #[must_use]
 pub unsafe extern "C" fn ftcache_stats_reset(cache: *mut ftcache) -> ftcache_status {
     // SAFETY: a handle of ours by the caller's word.
-    enter(unsafe { cache.as_ref() }, |cache| Ok(cache.reset_stats()?))
+    enter(unsafe { cache.as_ref() }, |handle| match &mut handle.engine {
+        Engine::Device(cache) => Ok(cache.reset_stats()?),
+        Engine::Planner(planner) => {
+            planner.cache_mut()?.reset_stats();
+            Ok(())
+        }
+    })
+}
+
+/// A number of 64 bits that stands for who is where, and for the order of victims: equal on ranks that decided alike.
+/// Costs a pass over the slots; allocates nothing, waits for nothing. In device mode, of the time when the residency went
+/// there: ftcache_device_reading_get has the device's.
+///
+/// # Safety
+///
+/// cache came from ftcache_new; digest points to a number.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn ftcache_digest(cache: *mut ftcache, digest: *mut u64) -> ftcache_status {
+    // SAFETY: a handle of ours by the caller's word.
+    enter(unsafe { cache.as_ref() }, |handle| {
+        // SAFETY: points to a number by the caller's word.
+        *unsafe { required_mut(digest, "digest") }? = handle.residency().digest();
+        Ok(())
+    })
+}
+
+/// Counts the rebuilds: with each, addresses that were handed out before are void. Allocates nothing, waits for nothing.
+///
+/// # Safety
+///
+/// cache came from ftcache_new; generation points to a number.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn ftcache_generation(cache: *mut ftcache, generation: *mut u64) -> ftcache_status {
+    // SAFETY: a handle of ours by the caller's word.
+    enter(unsafe { cache.as_ref() }, |handle| {
+        // SAFETY: points to a number by the caller's word.
+        *unsafe { required_mut(generation, "generation") }? = handle.residency().generation();
+        Ok(())
+    })
 }

@@ -26,14 +26,30 @@ pub enum ftcache_status {
     /// The device has not the memory. Nothing stays allocated.
     OutOfMemory = 6,
     /// The device did not do what was asked. After ftcache_load the slots that the message names are free, and the step
-    /// may be tried again.
+    /// may be tried again. Where a call says that it tells of earlier ones, this one has changed nothing.
     Device = 7,
-    /// Another thread is inside a call on the same handle. Nothing has changed.
+    /// Another call is inside the same handle, on another thread or on this one from a callback. Nothing has changed.
     Busy = 8,
     /// An earlier call on this handle panicked; only ftcache_free works.
     Poisoned = 9,
     /// A fault of ours. The handle, if one was given, is poisoned: half-changed maps must not feed a multiply.
     Panicked = 10,
+    /// The cache, its device or its driver cannot do that at all: a cache without a device copies nothing, a host
+    /// device runs no kernels. Nothing has changed.
+    Unsupported = 11,
+    /// The call is out of order: a plan or a chunk is open or is not, the cache is in device mode or is not, a stream is
+    /// being captured. Nothing has changed.
+    OutOfOrder = 12,
+    /// The row of an expert is on its way behind an earlier step, so that a step that fetches every miss has to wait for
+    /// it: try again once it has landed. Nothing has changed.
+    InFlight = 13,
+    /// A rebuild left no slots. Another, of fewer bytes, may bring some back; every other call says so until then.
+    Unavailable = 14,
+    /// Launches on the device were refused since the last look: they wrote -1 for every route and left the maps as they
+    /// were.
+    LaunchRefused = 15,
+    /// A file could not be read, or host memory could not be had or pinned.
+    Host = 16,
 }
 
 /// The version that the library was built with, to be compared with FTCACHE_ABI_VERSION.

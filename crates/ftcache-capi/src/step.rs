@@ -1,12 +1,76 @@
-//! A step: routes in, slots out.
+//! A step: routes in, slots out, the missing rows on their way.
 
 use std::ffi::c_void;
 
-use ftcache_core::{Error, LayerId, SlotId, Stream, Streams};
+use ftcache_core::policy::{Fetch, FetchRule, Strategy};
+use ftcache_core::residency::{Misses, Parts, Phase, Plan};
+use ftcache_core::{Configuration, ExpertId, FetchOrder, LayerId, Step, Stream, Streams};
 
-use crate::boundary::{Failure, SizedStruct, read_sized, reserved};
-use crate::cache::{enter, ftcache};
+use crate::boundary::{SizedStruct, array, flag, read_sized, required_mut, reserved};
+use crate::cache::{Engine, Handle, enter, ftcache};
+use crate::configuration::{FetchFields, fetch_order, not_a};
+use crate::failure::Failure;
 use crate::status::ftcache_status;
+
+/// What a step is for, which decides what it leaves in the order of victims.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ftcache_phase {
+    /// A token of each request: what is routed to has been used.
+    Decode = 0,
+    /// Drafted tokens: hits keep their place in the order of victims, since a draft may be rejected. ftcache_accept says
+    /// what was used in the end.
+    Verify = 1,
+    /// A prompt: hits keep their place, and misses are the first to go after free slots, so that a prompt costs the
+    /// decode set no more than it must.
+    Prefill = 2,
+}
+
+/// What becomes of the experts of a step that are in no slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ftcache_misses {
+    /// As the configuration's strategy says.
+    Default = 0,
+    /// All are fetched.
+    Fetched = 1,
+    /// Some are fetched, and the CPU computes the others: by the fields of the step, or if its fetch_rule is not set by
+    /// the configuration's.
+    Hybrid = 2,
+}
+
+/// One call for one layer. All zeros but for the layer is a decode step as the configuration says.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct ftcache_step {
+    /// sizeof(ftcache_step).
+    pub struct_size: u32,
+    /// The layer.
+    pub layer: u32,
+    /// An ftcache_phase.
+    pub phase: u32,
+    /// An ftcache_misses.
+    pub misses: u32,
+    /// The engine's name for the step, if has_token is 1. A second call for this layer with the same token, before another
+    /// admission of the layer and before anything was freed by a call, has the same answer and changes nothing: for the
+    /// two or three multiplies that read one route tensor.
+    pub token: u64,
+    /// 1 if token counts.
+    pub has_token: u32,
+    /// An ftcache_fetch_rule, for FTCACHE_MISSES_HYBRID.
+    pub fetch_rule: u32,
+    /// As in ftcache_settings.
+    pub fetch_q16: u32,
+    /// As in ftcache_settings.
+    pub fetch_most: u32,
+    /// An ftcache_fetch_order, for FTCACHE_MISSES_HYBRID.
+    pub fetch_order: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+// SAFETY: `repr(C)`, a `u32` first, integers only.
+unsafe impl SizedStruct for ftcache_step {}
 
 /// The routes of one step as the router left them: row_count rows (tokens) of row_width ids.
 ///
@@ -49,15 +113,18 @@ pub struct ftcache_slots {
     pub slots: *mut c_void,
     /// Bytes from one row's first slot to the next row's; 0 means rows without gaps.
     pub row_stride_bytes: u64,
-    /// What is written for a route that is absent: a number of slot_bytes bytes that is no slot of the pool, since no
-    /// slot is given out twice.
+    /// What is written for a route that is absent, or in another part of a partitioned step: a number of slot_bytes bytes
+    /// that is no slot of the pool, since no slot is given out twice. -1 is what most kernels skip.
     pub absent_slot: i64,
+    /// What is written for a route that the CPU computes, in a hybrid step: as above.
+    pub cpu_slot: i64,
 }
 
 // SAFETY: `repr(C)`, a `u32` first, integers and pointers only; NULL is a value of a pointer.
 unsafe impl SizedStruct for ftcache_slots {}
 
-/// The engine's own streams. FTCACHE_DEVICE_HOST has the default stream alone, so both are NULL there.
+/// The engine's own streams. FTCACHE_DEVICE_HOST has the default stream alone, so both are NULL there. The driver's
+/// per-thread default stream is refused.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct ftcache_streams {
@@ -74,6 +141,180 @@ pub struct ftcache_streams {
 // SAFETY: `repr(C)`, a `u32` first, integers and pointers only; NULL is a value of a pointer.
 unsafe impl SizedStruct for ftcache_streams {}
 
+pub(crate) fn phase_of(phase: u32, name: &str) -> Result<Phase, Failure> {
+    match phase {
+        phase if phase == ftcache_phase::Decode as u32 => Ok(Phase::Decode),
+        phase if phase == ftcache_phase::Verify as u32 => Ok(Phase::Verify),
+        phase if phase == ftcache_phase::Prefill as u32 => Ok(Phase::Prefill),
+        other => Err(not_a(name, other, "ftcache_phase")),
+    }
+}
+
+/// A step as the fields and the configuration say.
+pub(crate) fn step_of(given: &ftcache_step, configuration: &Configuration) -> Result<Step, Failure> {
+    reserved(given.reserved, "step->reserved")?;
+    let layer = LayerId::new(given.layer);
+    let token = flag(given.has_token, "step->has_token")?.then_some(given.token);
+    if token.is_none() && given.token != 0 {
+        return Err(Failure::argument(format!("step->token is {}, and has_token is 0", given.token)));
+    }
+    let fields = FetchFields { of: "step", rule: given.fetch_rule, q16: given.fetch_q16, most: given.fetch_most };
+    let own = fields.read()?;
+    let order = fetch_order(given.fetch_order, "step->fetch_order")?;
+    let is_hybrid = given.misses == ftcache_misses::Hybrid as u32;
+    if !is_hybrid && (own.is_some() || order != FetchOrder::Recency) {
+        return Err(Failure::argument("step has a fetch rule or order, and misses is not FTCACHE_MISSES_HYBRID"));
+    }
+    let configured = || configuration.geometry().pool_of_layer(layer).and_then(|_| configuration.fetch(layer));
+    let misses = match given.misses {
+        misses if misses == ftcache_misses::Default as u32 => match configuration.strategy() {
+            Strategy::Offload => Misses::Fetched,
+            // A layer that the configuration does not know, or that has no slots, is refused by the admission.
+            Strategy::Hybrid => configured()
+                .map_or(Misses::Fetched, |fetch| Misses::Hybrid { fetch, order: configuration.fetch_order() }),
+            Strategy::Cpu => {
+                let fetch = Fetch { rule: FetchRule::UpTo(0), most: None };
+                Misses::Hybrid { fetch, order: configuration.fetch_order() }
+            }
+        },
+        misses if misses == ftcache_misses::Fetched as u32 => Misses::Fetched,
+        misses if misses == ftcache_misses::Hybrid as u32 => match own.or_else(configured) {
+            Some(fetch) => Misses::Hybrid { fetch, order },
+            None => {
+                let message = "step->fetch_rule is not set, and the configuration's strategy has none";
+                return Err(Failure::argument(message));
+            }
+        },
+        other => return Err(not_a("step->misses", other, "ftcache_misses")),
+    };
+    Ok(Step { phase: phase_of(given.phase, "step->phase")?, token, misses, ..Step::new(layer) })
+}
+
+/// # Safety
+///
+/// `streams` is NULL or points to a struct of its size, and its streams are the device's.
+pub(crate) unsafe fn streams_of(streams: *const ftcache_streams) -> Result<Streams, Failure> {
+    if streams.is_null() {
+        return Ok(Streams::one(Stream::DEFAULT));
+    }
+    // SAFETY: by this function's own promise.
+    let streams = unsafe { read_sized(streams, "streams") }?;
+    reserved(streams.reserved, "streams->reserved")?;
+    let compute = stream_of(streams.compute);
+    let copy = if streams.copy.is_null() { compute } else { stream_of(streams.copy) };
+    Ok(Streams { compute, copy })
+}
+
+/// A stream that the caller named.
+pub(crate) fn stream_of(handle: *mut c_void) -> Stream {
+    // SAFETY: by the header, a stream that is named is the device's and stays alive; the host device looks it up.
+    unsafe { Stream::from_raw(handle as u64) }
+}
+
+/// Routes and slots of one call, checked before anything is decided.
+struct Call {
+    ids: Grid,
+    absent: Option<i64>,
+    out: Option<Out>,
+}
+
+/// Where slots go, and what stands for a route that has none.
+struct Out {
+    grid: Grid,
+    absent: i64,
+    cpu: i64,
+}
+
+/// Rows and routes of each.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    row_count: u64,
+    row_width: u64,
+}
+
+impl Out {
+    /// # Safety
+    ///
+    /// `slots` is NULL or points to a struct of its size.
+    unsafe fn read(
+        slots: *const ftcache_slots,
+        shape: Shape,
+        handle: &Handle,
+        step: &Step,
+        may_be_absent: bool,
+    ) -> Result<Option<Self>, Failure> {
+        if slots.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: by this function's own promise.
+        let slots = unsafe { read_sized(slots, "slots") }?;
+        let names = ("slots->slots", "slots->slot_bytes");
+        let grid = Grid::new(names, slots.slots, slots.slot_bytes, shape, slots.row_stride_bytes)?;
+        let residency = handle.residency();
+        let pool = residency.pool_of(step.layer)?;
+        let slot_count = residency.slot_count(pool);
+        let check = |name: &str, value: i64| {
+            if (0..i64::from(slot_count)).contains(&value) {
+                return Err(Failure::argument(format!("slots->{name} is {value}, a slot of pool {pool}")));
+            }
+            // Cut to four bytes, it could come out as a slot.
+            if grid.value_bytes == 4 && i32::try_from(value).is_err() {
+                return Err(Failure::argument(format!("slots->{name} is {value}, too much for 4 bytes")));
+            }
+            Ok(())
+        };
+        if may_be_absent {
+            check("absent_slot", slots.absent_slot)?;
+        }
+        if step.misses != Misses::Fetched {
+            check("cpu_slot", slots.cpu_slot)?;
+        }
+        Ok(Some(Self { grid, absent: slots.absent_slot, cpu: slots.cpu_slot }))
+    }
+
+    /// # Safety
+    ///
+    /// The slots' memory is writable.
+    unsafe fn write(&self, plan: &Plan) {
+        for (offset, value) in self.grid.offsets().zip(plan.slot_numbers(self.absent, self.cpu)) {
+            // SAFETY: by this function's own promise, and the offset is the grid's.
+            unsafe { self.grid.write(offset, value) };
+        }
+    }
+}
+
+impl Call {
+    /// # Safety
+    ///
+    /// `routes` and `slots` point to structs of their size, or `slots` is NULL.
+    unsafe fn read(
+        routes: *const ftcache_routes,
+        slots: *const ftcache_slots,
+        handle: &Handle,
+        step: &Step,
+    ) -> Result<Self, Failure> {
+        // SAFETY: by this function's own promise.
+        let (ids, absent) = unsafe { ids_of(routes) }?;
+        // SAFETY: as above.
+        let out = unsafe { Out::read(slots, ids.shape(), handle, step, absent.is_some()) }?;
+        Ok(Self { ids, absent, out })
+    }
+}
+
+/// # Safety
+///
+/// `routes` points to a struct of its size.
+unsafe fn ids_of(routes: *const ftcache_routes) -> Result<(Grid, Option<i64>), Failure> {
+    // SAFETY: by this function's own promise.
+    let routes = unsafe { read_sized(routes, "routes") }?;
+    reserved(routes.reserved, "routes->reserved")?;
+    let absent = flag(routes.has_absent, "routes->has_absent")?.then_some(routes.absent_id);
+    let shape = Shape { row_count: routes.row_count, row_width: routes.row_width };
+    let names = ("routes->ids", "routes->id_bytes");
+    let ids = Grid::new(names, routes.ids, routes.id_bytes, shape, routes.row_stride_bytes)?;
+    Ok((ids, absent))
+}
+
 /// Makes the experts of a step resident and writes a slot for each route, local to the pool of the layer.
 ///
 /// Any number of routes is one step: an expert that is routed to twice has one slot and is copied once, and no slot
@@ -81,94 +322,254 @@ unsafe impl SizedStruct for ftcache_streams {}
 /// stream was given before; what the compute stream is given afterwards comes behind the copies. A step that names
 /// another compute stream than the one before comes behind that one, which must be alive still. Nothing is waited
 /// for; a step without a miss enqueues nothing, and allocates nothing if it is no wider than an earlier one or than
-/// the requests of the geometry. Not to be called while a stream is being captured.
+/// the requests of the configuration. Not to be called while a stream is being captured: that is refused.
 ///
-/// streams may be NULL: the default stream then does both.
+/// streams may be NULL: the default stream then does both. slots may be NULL: ftcache_plan_get and its neighbours then
+/// tell what was decided.
 ///
-/// On FTCACHE_STATUS_OUT_OF_RANGE, FTCACHE_STATUS_STEP_TOO_WIDE and FTCACHE_STATUS_NOT_ATTACHED nothing has changed. On
-/// FTCACHE_STATUS_DEVICE the slots of the step's misses are free, and the step may be tried again. In every case but
-/// FTCACHE_STATUS_OK the caller's slots are as they were.
+/// On FTCACHE_STATUS_DEVICE the slots of the step's misses are free, and the step may be tried again; but if the message
+/// begins with "behind an earlier step", this one has changed nothing. On any other status nothing has changed. In every
+/// case but FTCACHE_STATUS_OK the caller's slots are as they were.
 ///
 /// # Safety
 ///
-/// cache came from ftcache_new; routes, streams and slots point to structs of their struct_size, and the memory that
+/// cache came from ftcache_new; step, routes, streams and slots point to structs of their struct_size, and the memory that
 /// they name is readable and writable as they say.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn ftcache_load(
     cache: *mut ftcache,
-    layer: u32,
+    step: *const ftcache_step,
     routes: *const ftcache_routes,
     streams: *const ftcache_streams,
     slots: *const ftcache_slots,
 ) -> ftcache_status {
     // SAFETY: a handle of ours by the caller's word.
-    enter(unsafe { cache.as_ref() }, |cache| {
+    enter(unsafe { cache.as_ref() }, |handle| {
         // SAFETY: points to a struct of its size by the caller's word.
-        let routes = unsafe { read_sized(routes, "routes") }?;
+        let step = step_of(&unsafe { read_sized(step, "step") }?, &handle.configuration)?;
         // SAFETY: as above.
-        let slots = unsafe { read_sized(slots, "slots") }?;
-        let streams = match streams.is_null() {
-            true => Streams::one(Stream::DEFAULT),
-            // SAFETY: as above.
-            false => own_streams(&unsafe { read_sized(streams, "streams") }?)?,
-        };
-        reserved(routes.reserved, "routes->reserved")?;
-        let has_absent = match routes.has_absent {
-            0 => false,
-            1 => true,
-            other => return Err(Failure::argument(format!("routes->has_absent is {other}, not 0 or 1"))),
-        };
-        let ids = Grid::new(
-            "routes->ids",
-            "routes->id_bytes",
-            routes.ids,
-            routes.id_bytes,
-            &routes,
-            routes.row_stride_bytes,
-        )?;
-        let out = Grid::new(
-            "slots->slots",
-            "slots->slot_bytes",
-            slots.slots,
-            slots.slot_bytes,
-            &routes,
-            slots.row_stride_bytes,
-        )?;
-        let layer = LayerId::new(layer);
-        let pool = cache.residency().pool_of(layer).map_err(Error::from)?;
-        let slot_count = cache.residency().slot_count(pool);
-        if has_absent {
-            let absent = slots.absent_slot;
-            if (0..i64::from(slot_count)).contains(&absent) {
-                return Err(Failure::argument(format!("slots->absent_slot is {absent}, a slot of pool {pool}")));
-            }
-            // Cut to four bytes, it could come out as a slot.
-            if out.value_bytes == 4 && i32::try_from(absent).is_err() {
-                return Err(Failure::argument(format!("slots->absent_slot is {absent}, too much for 4 bytes")));
-            }
-        }
+        let streams = unsafe { streams_of(streams) }?;
+        // SAFETY: as above.
+        let Call { ids, absent, out } = unsafe { Call::read(routes, slots, handle, &step) }?;
+        let cache = handle.on_device()?;
         // SAFETY: the ids are readable as `routes` says, by the caller's word.
         let values = ids.offsets().map(|offset| unsafe { ids.read(offset) });
-        let placed = cache.load_ids(streams, layer, values, has_absent.then_some(routes.absent_id))?;
-        for (offset, slot) in out.offsets().zip(placed) {
-            let value = if *slot == SlotId::ABSENT { slots.absent_slot } else { i64::from(slot.get()) };
+        cache.load_ids(streams, step, values, absent)?;
+        if let Some(out) = out {
             // SAFETY: the slots are writable as `slots` says, by the caller's word.
-            unsafe { out.write(offset, value) };
+            unsafe { out.write(cache.plan()) };
         }
         Ok(())
     })
 }
 
-fn own_streams(streams: &ftcache_streams) -> Result<Streams, Failure> {
-    reserved(streams.reserved, "streams->reserved")?;
-    let stream = |handle: *mut c_void| {
-        // SAFETY: by the header, a stream that is named is the device's and stays alive; the host device looks it up.
-        unsafe { Stream::from_raw(handle as u64) }
-    };
-    let compute = stream(streams.compute);
-    let copy = if streams.copy.is_null() { compute } else { stream(streams.copy) };
-    Ok(Streams { compute, copy })
+/// Opens the plan of a step, for FTCACHE_DEVICE_NONE: decides as ftcache_load does, writes a slot for each route, and
+/// moves nothing. The engine makes the copies of ftcache_plan_get, in every bank, then calls ftcache_commit; or
+/// ftcache_abort, if it could not. One plan is open at a time: until then, what would change the residency is refused.
+///
+/// Touches no device and waits for nothing; allocates nothing if the step is no wider than an earlier one or than the
+/// requests of the configuration. slots may be NULL.
+///
+/// # Safety
+///
+/// As for ftcache_load.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn ftcache_admit(
+    cache: *mut ftcache,
+    step: *const ftcache_step,
+    routes: *const ftcache_routes,
+    slots: *const ftcache_slots,
+) -> ftcache_status {
+    // SAFETY: a handle of ours by the caller's word.
+    enter(unsafe { cache.as_ref() }, |handle| {
+        // SAFETY: points to a struct of its size by the caller's word.
+        let step = step_of(&unsafe { read_sized(step, "step") }?, &handle.configuration)?;
+        // SAFETY: as above.
+        let Call { ids, absent, out } = unsafe { Call::read(routes, slots, handle, &step) }?;
+        // SAFETY: the ids are readable as `routes` says, by the caller's word.
+        let values = ids.offsets().map(|offset| unsafe { ids.read(offset) });
+        let plan = handle.planner()?.admit_ids(step, values, absent)?;
+        if let Some(out) = out {
+            // SAFETY: the slots are writable as `slots` says, by the caller's word.
+            unsafe { out.write(plan) };
+        }
+        Ok(())
+    })
+}
+
+/// Parts a step that is wider than its pool by experts, so that each part fits and each expert is fetched once; a step
+/// that fits is one part. Admits nothing. *part_count is set to their number, 0 if no route is present.
+///
+/// The parts are loaded (or admitted) one after another, each once the kernels of the one before are enqueued. They hold
+/// as long as nothing else is admitted and nothing is freed. Statistics count one step.
+///
+/// # Safety
+///
+/// cache came from ftcache_new; step and routes point to structs of their struct_size, and the memory that routes names
+/// is readable as it says; part_count points to a uint32_t.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn ftcache_partition(
+    cache: *mut ftcache,
+    step: *const ftcache_step,
+    routes: *const ftcache_routes,
+    part_count: *mut u32,
+) -> ftcache_status {
+    // SAFETY: a handle of ours by the caller's word.
+    enter(unsafe { cache.as_ref() }, |handle| {
+        // SAFETY: points to a number by the caller's word.
+        let part_count = unsafe { required_mut(part_count, "part_count") }?;
+        // SAFETY: points to a struct of its size by the caller's word.
+        let step = step_of(&unsafe { read_sized(step, "step") }?, &handle.configuration)?;
+        // SAFETY: as above.
+        let (ids, absent) = unsafe { ids_of(routes) }?;
+        // SAFETY: the ids are readable as `routes` says, by the caller's word.
+        let values = ids.offsets().map(|offset| unsafe { ids.read(offset) });
+        let Handle { engine, parts, routes, .. } = handle;
+        match engine {
+            Engine::Device(cache) => {
+                cache.residency().read_ids(step.layer, values, absent, routes)?;
+                cache.partition(step, routes, &mut parts.parts)?;
+            }
+            Engine::Planner(planner) => {
+                let cache = planner.cache_mut()?;
+                cache.read_ids(step.layer, values, absent, routes)?;
+                cache.partition(step, routes, &mut parts.parts)?;
+            }
+        }
+        parts.shape = Some(ids.shape());
+        *part_count = parts.parts.len() as u32;
+        Ok(())
+    })
+}
+
+/// The parts of a step, and how its routes lay.
+#[derive(Default)]
+pub(crate) struct Parted {
+    parts: Parts,
+    shape: Option<Shape>,
+}
+
+impl Parted {
+    /// A part and its routes.
+    fn part(&self, part: u32) -> Result<(Step, &[ExpertId], Shape), Failure> {
+        let part_count = self.parts.len();
+        let found = self.parts.iter().nth(part as usize).zip(self.shape);
+        let found = found.ok_or_else(|| Failure::range(format!("no part {part}: the step has {part_count} parts")))?;
+        let ((step, routes), shape) = found;
+        Ok((step, routes, shape))
+    }
+}
+
+/// As ftcache_load, for one part of the step that was last partitioned. Routes of other parts are written as absent.
+///
+/// # Safety
+///
+/// cache came from ftcache_new; streams and slots point to structs of their struct_size or are NULL, and the memory that
+/// slots names is writable as it says, for as many rows as the routes had.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn ftcache_load_part(
+    cache: *mut ftcache,
+    part: u32,
+    streams: *const ftcache_streams,
+    slots: *const ftcache_slots,
+) -> ftcache_status {
+    // SAFETY: a handle of ours by the caller's word.
+    enter(unsafe { cache.as_ref() }, |handle| {
+        let (step, _, shape) = handle.parts.part(part)?;
+        // SAFETY: points to a struct of its size, or NULL, by the caller's word.
+        let streams = unsafe { streams_of(streams) }?;
+        // SAFETY: as above.
+        let out = unsafe { Out::read(slots, shape, handle, &step, true) }?;
+        handle.on_device()?;
+        let Handle { engine: Engine::Device(cache), parts, .. } = handle else { unreachable!("looked at before") };
+        cache.load_on(streams, step, parts.part(part)?.1)?;
+        if let Some(out) = out {
+            // SAFETY: the slots are writable as `slots` says, by the caller's word.
+            unsafe { out.write(cache.plan()) };
+        }
+        Ok(())
+    })
+}
+
+/// As ftcache_admit, for one part of the step that was last partitioned. Routes of other parts are written as absent.
+///
+/// # Safety
+///
+/// As for ftcache_load_part.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn ftcache_admit_part(
+    cache: *mut ftcache,
+    part: u32,
+    slots: *const ftcache_slots,
+) -> ftcache_status {
+    // SAFETY: a handle of ours by the caller's word.
+    enter(unsafe { cache.as_ref() }, |handle| {
+        let (step, _, shape) = handle.parts.part(part)?;
+        // SAFETY: points to a struct of its size, or NULL, by the caller's word.
+        let out = unsafe { Out::read(slots, shape, handle, &step, true) }?;
+        handle.planner()?;
+        let Handle { engine: Engine::Planner(planner), parts, .. } = handle else { unreachable!("looked at before") };
+        let plan = planner.admit(step, parts.part(part)?.1)?;
+        if let Some(out) = out {
+            // SAFETY: the slots are writable as `slots` says, by the caller's word.
+            unsafe { out.write(plan) };
+        }
+        Ok(())
+    })
+}
+
+/// Ends a verify step once it is known which drafts were accepted: these experts have been used, and are made the most
+/// recent. experts may hold one twice; each must be one that the step routed to. Waits for nothing.
+///
+/// # Safety
+///
+/// cache came from ftcache_new; experts points to count numbers.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn ftcache_accept(
+    cache: *mut ftcache,
+    layer: u32,
+    experts: *const u32,
+    count: u64,
+) -> ftcache_status {
+    // SAFETY: a handle of ours by the caller's word.
+    enter(unsafe { cache.as_ref() }, |handle| {
+        // SAFETY: `count` numbers by the caller's word.
+        let experts = unsafe { array(experts, count, "experts") }?;
+        let Handle { engine, routes, .. } = handle;
+        routes.clear();
+        routes.extend(experts.iter().copied().map(ExpertId::new));
+        match engine {
+            Engine::Device(cache) => Ok(cache.accept(LayerId::new(layer), routes)?),
+            Engine::Planner(planner) => Ok(planner.cache_mut()?.accept(LayerId::new(layer), routes)?),
+        }
+    })
+}
+
+/// Makes resident what has arrived behind earlier hybrid steps (later_step_bytes of ftcache_config). Every step does this
+/// first; on its own it is for an engine that looks at the residency between steps. landed is NULL or set to the number
+/// of rows. Waits for nothing. What failed behind a step is told here, or by the next step.
+///
+/// # Safety
+///
+/// cache came from ftcache_new; landed is NULL or points to a number.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn ftcache_land(cache: *mut ftcache, landed: *mut u64) -> ftcache_status {
+    // SAFETY: a handle of ours by the caller's word.
+    enter(unsafe { cache.as_ref() }, |handle| {
+        let rows = handle.on_device()?.land()?;
+        // SAFETY: points to a number, or NULL, by the caller's word.
+        if let Some(landed) = unsafe { landed.as_mut() } {
+            *landed = rows as u64;
+        }
+        Ok(())
+    })
 }
 
 /// Rows of integers in the caller's memory.
@@ -183,11 +584,10 @@ struct Grid {
 impl Grid {
     /// Checks everything about a grid that can be checked without looking at its memory.
     fn new(
-        name: &str,
-        bytes_name: &str,
+        (name, bytes_name): (&str, &str),
         base: *const c_void,
         value_bytes: u32,
-        routes: &ftcache_routes,
+        Shape { row_count, row_width }: Shape,
         row_stride: u64,
     ) -> Result<Self, Failure> {
         let value_bytes = match value_bytes {
@@ -196,8 +596,7 @@ impl Grid {
             other => return Err(Failure::argument(format!("{bytes_name} is {other}, not 4 or 8"))),
         };
         // Rows of nothing are nothing, however many.
-        let row_count = if routes.row_width == 0 { 0 } else { routes.row_count };
-        let row_width = routes.row_width;
+        let row_count = if row_width == 0 { 0 } else { row_count };
         let packed = row_width.checked_mul(value_bytes);
         let row_stride = if row_stride == 0 { packed } else { Some(row_stride) };
         let extent = row_stride.and_then(|stride| stride.checked_mul(row_count.max(1))).zip(packed);
@@ -219,6 +618,10 @@ impl Grid {
             row_width: row_width as usize,
             row_stride: row_stride as usize,
         })
+    }
+
+    fn shape(&self) -> Shape {
+        Shape { row_count: self.row_count as u64, row_width: self.row_width as u64 }
     }
 
     /// Byte offset of each value, row by row.

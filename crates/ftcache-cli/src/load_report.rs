@@ -129,7 +129,7 @@ impl Loaded<'_> {
         let word = self.residence(Residence::Pinned);
         for (reason, blocks) in reasons {
             let blocks = format!("block{} {}", if blocks.len() == 1 { "" } else { "s" }, ranges(blocks));
-            writeln!(out, "{blocks} not {word}: {}", explained(reason))?;
+            writeln!(out, "{blocks} not {word}: {reason}")?;
         }
         if let Some(PinRefusal { layer, bank, wanted_bytes, pinned_bytes, budget_bytes, source }) =
             &self.report.pin_refusal
@@ -209,19 +209,6 @@ impl Loaded<'_> {
                 "reason": refusal.reason,
             })),
         })
-    }
-}
-
-fn explained(unpinned: Unpinned) -> String {
-    match unpinned {
-        Unpinned::NotAsked => "no layer was to be".to_owned(),
-        Unpinned::Cpu => "the CPU computes it".to_owned(),
-        Unpinned::Budget { needed_bytes, left_bytes } => {
-            format!("{} bytes of pages each; the budget had {} left", grouped(needed_bytes), grouped(left_bytes))
-        }
-        Unpinned::Refused => "the device refused".to_owned(),
-        Unpinned::AfterRefusal => "not tried after the refusal".to_owned(),
-        Unpinned::Freed => "let go".to_owned(),
     }
 }
 

@@ -167,6 +167,11 @@ impl Cache {
         if self.step < Recency::LAST_STEP { Ok(self.step + 1) } else { Err(EnsureError::LastStep { step: self.step }) }
     }
 
+    /// Experts that are in a slot.
+    pub fn resident_count(&self) -> usize {
+        self.pools.iter().map(|pool| pool.recency.slot_count() as usize - pool.recency.free_count()).sum()
+    }
+
     /// Experts of a layer.
     pub fn expert_count(&self) -> u32 {
         self.map.expert_count()
@@ -479,7 +484,17 @@ pub struct Ticket<'a> {
     open: bool,
 }
 
-impl Ticket<'_> {
+impl<'a> Ticket<'a> {
+    /// The ticket of a plan that was left open.
+    pub(crate) fn of(cache: &'a mut Cache, plan: &'a Plan) -> Self {
+        Self { cache, plan, open: true }
+    }
+
+    /// Gives the borrow back; the plan is to be ended by [`of`](Self::of) it, before anything else is decided.
+    pub(crate) fn leave_open(mut self) {
+        self.open = false;
+    }
+
     /// What the step decided.
     pub fn plan(&self) -> &Plan {
         self.plan

@@ -338,7 +338,17 @@ pub struct LateTicket<'a> {
     open: bool,
 }
 
-impl LateTicket<'_> {
+impl<'a> LateTicket<'a> {
+    /// The ticket of a plan that was left open.
+    pub(crate) fn of(cache: &'a mut Cache, plan: &'a LatePlan) -> Self {
+        Self { cache, plan, open: true }
+    }
+
+    /// Gives the borrow back; see [`Ticket::leave_open`](crate::Ticket).
+    pub(crate) fn leave_open(mut self) {
+        self.open = false;
+    }
+
     /// What is to be copied.
     pub fn plan(&self) -> &LatePlan {
         self.plan

@@ -411,7 +411,15 @@ pub struct StageTicket<'a> {
     plan: &'a StagePlan,
 }
 
-impl StageTicket<'_> {
+impl<'a> StageTicket<'a> {
+    /// The ticket of a plan that was left open.
+    pub(crate) fn of(cache: &'a mut Cache, plan: &'a StagePlan) -> Self {
+        Self { cache, plan }
+    }
+
+    /// Gives the borrow back; see [`Ticket::leave_open`](crate::Ticket). Nothing is taken before a commit.
+    pub(crate) fn leave_open(self) {}
+
     /// What is to be moved.
     pub fn plan(&self) -> &StagePlan {
         self.plan

@@ -287,8 +287,7 @@ impl Cache {
         if self.has_open_chunk() {
             return Err(SnapshotError::ChunkOpen);
         }
-        let resident_count: usize =
-            (self.pools.iter()).map(|pool| pool.recency.slot_count() as usize - pool.recency.free_count()).sum();
+        let resident_count = self.resident_count();
         if resident_count > 0 {
             return Err(SnapshotError::NotEmpty { resident_count });
         }
@@ -325,7 +324,17 @@ pub struct BringBackTicket<'a> {
     open: bool,
 }
 
-impl BringBackTicket<'_> {
+impl<'a> BringBackTicket<'a> {
+    /// The ticket of placements that were left open.
+    pub(crate) fn of(cache: &'a mut Cache, placements: &'a [Placement]) -> Self {
+        Self { cache, placements, open: true }
+    }
+
+    /// Gives the borrow back; see [`Ticket::leave_open`](crate::Ticket).
+    pub(crate) fn leave_open(mut self) {
+        self.open = false;
+    }
+
     /// The rows to copy.
     pub fn placements(&self) -> &[Placement] {
         self.placements

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use ftcache_policy::{BankId, LayerId};
 
 use crate::host_arena::{ArenaError, HostArena, LoadReport, Progress, RegisterError, Reservation};
-use crate::{AttachError, BankError, Device, HostAccess, HostRows, Loader};
+use crate::{AttachError, BankError, Device, HostAccess, HostMemory, HostRows, Loader};
 
 /// An arena that was loaded, or not attached as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -86,18 +86,9 @@ impl<D: Device> Loader<D> {
     /// # Errors
     ///
     /// As [`Registrations::register`](crate::Registrations::register).
-    ///
-    /// # Safety
-    ///
-    /// As for [`Device::register`]; and it stays mapped as long as rows in it are attached.
-    pub unsafe fn register(
-        &mut self,
-        base: *const u8,
-        bytes: u64,
-        access: HostAccess,
-        part_bytes: u64,
-    ) -> Result<(), RegisterError> {
-        // SAFETY: our caller's promise.
+    pub fn register(&mut self, memory: HostMemory, access: HostAccess, part_bytes: u64) -> Result<(), RegisterError> {
+        let HostMemory { base, bytes } = memory;
+        // SAFETY: it stays mapped, by the promise of `HostMemory::borrowed`.
         unsafe { self.registrations.register(&mut self.device, base, bytes, access, part_bytes) }
     }
 

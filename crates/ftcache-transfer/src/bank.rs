@@ -81,6 +81,24 @@ impl HostRows {
     }
 }
 
+/// Memory of the caller's, to be pinned where it lies.
+#[derive(Debug, Clone, Copy)]
+pub struct HostMemory {
+    pub(crate) base: *const u8,
+    pub(crate) bytes: u64,
+}
+
+impl HostMemory {
+    /// Memory from an address on.
+    ///
+    /// # Safety
+    ///
+    /// It stays mapped until it is unregistered, or whoever registers it is gone; and as long as rows in it are attached.
+    pub const unsafe fn borrowed(base: *const u8, bytes: u64) -> Self {
+        Self { base, bytes }
+    }
+}
+
 /// Rows that were checked against their layer.
 #[derive(Debug, Clone)]
 struct Bank {

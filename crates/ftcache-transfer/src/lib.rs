@@ -23,6 +23,7 @@
 //!
 //! The [`HostDevice`] keeps slots in ordinary memory and is the default where there is no GPU.
 
+mod any_device;
 mod apply;
 mod arena;
 mod attach;
@@ -43,9 +44,10 @@ mod rebuild;
 mod row_copy;
 mod stage;
 
+pub use any_device::AnyDevice;
 pub use apply::Streams;
 pub use attach::LoadArenaError;
-pub use bank::HostRows;
+pub use bank::{HostMemory, HostRows};
 pub use bounce::BounceSize;
 #[cfg(feature = "cuda")]
 pub use cuda::{

@@ -5,8 +5,8 @@ mod support;
 use ftcache_policy::{BankId, Budget, Constraints, Geometry, LayerId, LayoutKey, Model, Quantisation};
 use ftcache_testkit::Rng;
 use ftcache_transfer::{
-    BankError, Device, DeviceSpan, HostAccess, HostDevice, HostRows, HostSpan, LiveObjects, Loader, RegisterError,
-    RowCopy, Stream,
+    BankError, Device, DeviceSpan, HostAccess, HostDevice, HostMemory, HostRows, HostSpan, LiveObjects, Loader,
+    RegisterError, RowCopy, Stream,
 };
 use support::Watched;
 
@@ -154,17 +154,19 @@ fn memory_of_the_engines_is_pinned_in_parts_and_let_go_with_the_loader() {
     let (layer, bank) = (LayerId::new(0), BankId::new(0));
     assert_eq!(loader.attach(layer, bank, borrowed()), Err(BankError::NotPinned { layer, bank }.into()));
     // SAFETY: as above.
-    unsafe { loader.register(rows.as_ptr(), 400, HostAccess::ReadOnly, 150) }.unwrap();
+    let memory = unsafe { HostMemory::borrowed(rows.as_ptr(), 400) };
+    loader.register(memory, HostAccess::ReadOnly, 150).unwrap();
     assert_eq!(device.get().host.live_objects().registrations, 3);
     loader.attach(layer, bank, borrowed()).unwrap();
     assert_eq!(loader.is_direct(layer, bank), Some(true));
     // SAFETY: as above.
-    let again = unsafe { loader.register(rows[10..].as_ptr(), 1, HostAccess::ReadOnly, 0) }.unwrap_err();
+    let part = unsafe { HostMemory::borrowed(rows[10..].as_ptr(), 1) };
+    let again = loader.register(part, HostAccess::ReadOnly, 0).unwrap_err();
     assert!(matches!(again, RegisterError::Overlap { bytes: 1, other_bytes: 400, .. }), "{again}");
     loader.unregister(rows.as_ptr()).unwrap();
     assert!(matches!(loader.unregister(rows.as_ptr()), Err(RegisterError::Unknown { .. })));
     // SAFETY: as above.
-    unsafe { loader.register(rows.as_ptr(), 400, HostAccess::ReadOnly, 0) }.unwrap();
+    loader.register(memory, HostAccess::ReadOnly, 0).unwrap();
     drop(loader);
     assert_eq!(device.get().host.live_objects(), LiveObjects::default());
 }

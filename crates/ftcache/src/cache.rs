@@ -5,7 +5,8 @@ use std::ops::ControlFlow;
 use ftcache_policy::{BankId, ExpertId, Geometry, LayerId, Pool, PoolId, SlotId, SlotRange};
 use ftcache_residency as residency;
 use ftcache_transfer::{
-    ArenaReport, BankError, BounceSize, Device, HostRows, LinkError, LoadReport, Loader, Progress, Reservation, Stream,
+    ArenaReport, BankError, BounceSize, Device, HostAccess, HostArena, HostMemory, HostRows, LinkError, LoadReport,
+    Loader, Progress, RegisterError, Reservation, Stream,
 };
 
 use crate::Error;
@@ -116,6 +117,29 @@ impl<D: Device> Cache<D> {
     ) -> Result<&LoadReport, Error> {
         self.check_with_host()?;
         Ok(self.loader.load_arena(reservation, tell)?)
+    }
+
+    /// The arenas that were loaded and are kept, with how it went.
+    pub fn host_arenas(&self) -> &[HostArena] {
+        self.loader.host_arenas()
+    }
+
+    /// Pins memory of the engine's where it lies, before rows in it are attached; see [`Loader::register`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Loader::register`].
+    pub fn register(&mut self, memory: HostMemory, access: HostAccess, part_bytes: u64) -> Result<(), RegisterError> {
+        self.loader.register(memory, access, part_bytes)
+    }
+
+    /// Ends what [`register`](Self::register) began at `base`; see [`Loader::unregister`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Loader::unregister`].
+    pub fn unregister(&mut self, base: *const u8) -> Result<(), RegisterError> {
+        self.loader.unregister(base)
     }
 
     /// Whether copies from a bank of a layer go straight to the slots, and not through the bounce buffer; `None` if

@@ -44,21 +44,21 @@ pub use cache::{Cache, SlotSpan};
 pub use error::Error;
 pub use ftcache_policy as policy;
 pub use ftcache_policy::{
-    BankId, Budget, BytesError, Constraints, ExpertId, FlatExpertId, Geometry, GeometryError, LayerId, LayoutKey,
-    Model, Pool, PoolBounds, PoolId, Quantisation, SMALL_ROW_BYTES, Scope, SlotId, SlotRange, Staging, TailPad,
-    parse_bytes,
+    BankId, Budget, BytesError, Configuration, Constraints, ExpertId, FlatExpertId, Geometry, GeometryError, LayerId,
+    LayoutKey, Model, Pool, PoolBounds, PoolId, Quantisation, SMALL_ROW_BYTES, Scope, SlotId, SlotRange, Staging,
+    TailPad, parse_bytes,
 };
 pub use ftcache_residency as residency;
 pub use ftcache_residency::{
-    Copy, EnsureError, FetchOrder, Keep, Misses, Phase, PinError, Plan, PoolsError, Residents, Run, SnapshotError,
-    StageError, Step, Victim,
+    Copy, EnsureError, FetchOrder, Keep, Misses, Phase, PinError, Plan, Planner, PlannerError, PoolsError, Residents,
+    Run, SnapshotError, StageError, Step, Victim,
 };
 pub use ftcache_transfer as transfer;
 pub use ftcache_transfer::{
-    ApplyError, ArenaOptions, BankError, BankSource, BounceSize, ColdReason, Device, DeviceAnswers, DeviceError,
-    DeviceIds, DeviceModeError, DeviceModeOptions, DevicePlan, DeviceReading, DeviceRows, DeviceSpan, DeviceSplit,
-    DeviceStep, DeviceWeights, Event, Fault, FaultReport, HostArena, HostDevice, HostRows, HostSpan, HostWord, IdWidth,
-    Loader, Memory, RebuildError, Rebuilt, RowCopy, Stream, Streams,
+    AnyDevice, ApplyError, ArenaOptions, BankError, BankSource, BounceSize, ColdReason, Device, DeviceAnswers,
+    DeviceError, DeviceIds, DeviceModeError, DeviceModeOptions, DevicePlan, DeviceReading, DeviceRows, DeviceSpan,
+    DeviceSplit, DeviceStep, DeviceWeights, Event, Fault, FaultReport, HostAccess, HostArena, HostDevice, HostMemory,
+    HostRows, HostSpan, HostWord, IdWidth, Loader, Memory, RebuildError, Rebuilt, RowCopy, Stream, Streams,
 };
 #[cfg(feature = "cuda")]
 pub use ftcache_transfer::{BatchReport, CudaContext, CudaDevice, CudaDriver, CudaFacts, DriverError};

@@ -2,7 +2,7 @@
 
 use ftcache_policy::{ExpertId, LayerId, SlotId};
 use ftcache_residency as residency;
-use ftcache_residency::Step;
+use ftcache_residency::{Parts, Step};
 use ftcache_transfer::{Device, Stream, Streams};
 
 use crate::{Cache, Error};
@@ -113,6 +113,17 @@ impl<D: Device> Cache<D> {
         let loaded = read.and_then(|()| self.load_checked(streams, step, &routes));
         self.routes = routes;
         loaded.map(|()| self.plan.slots())
+    }
+
+    /// Parts a step that is wider than its pool by experts, each part to be loaded in turn; see
+    /// [`residency::Cache::partition`].
+    ///
+    /// # Errors
+    ///
+    /// As [`residency::Cache::partition`]; a residency that is on the device.
+    pub fn partition(&mut self, step: impl Into<Step>, routes: &[ExpertId], parts: &mut Parts) -> Result<(), Error> {
+        self.check_with_host()?;
+        Ok(self.residency.partition(step, routes, parts)?)
     }
 
     /// Makes room for steps of `route_count` routes with tokens, and for verify steps and their acceptance, which then

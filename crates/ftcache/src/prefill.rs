@@ -8,7 +8,7 @@
 
 use std::ops::AddAssign;
 
-use ftcache_policy::{BankId, LayerId, PoolId, Staging};
+use ftcache_policy::{BankId, Configuration, LayerId, PoolId, Staging};
 use ftcache_residency as residency;
 use ftcache_residency::{StageError, StagePlan};
 use ftcache_transfer::{Device, Streams};
@@ -58,6 +58,18 @@ pub(crate) struct Asked {
     pub(crate) small_row_bytes: u64,
 }
 
+impl Asked {
+    /// What a configuration asks for; `None` if nothing is staged.
+    pub(crate) fn of(configuration: &Configuration) -> Option<Self> {
+        let staging = configuration.staging()?;
+        Some(Self {
+            dedicated: (!staging.is_borrowed()).then(|| staging.buffer_count()),
+            without_overlap: !configuration.settings().overlap,
+            small_row_bytes: configuration.small_row_bytes(),
+        })
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Prefill {
     pub(crate) asked: Option<Asked>,
@@ -92,6 +104,19 @@ impl<D: Device> Cache<D> {
         self.residency.set_staging(staging, small_row_bytes)?;
         self.prefill.asked = Some(Asked { dedicated, without_overlap, small_row_bytes });
         self.loader.reserve(self.geometry().model().expert_count() as usize);
+        Ok(())
+    }
+
+    /// The same as a configuration of these pools says, which may be that there are none. What it wants of other pools,
+    /// such as overlap, a later [`rebuild_as`](Self::rebuild_as) asks for anew.
+    ///
+    /// # Errors
+    ///
+    /// As [`set_staging`](Self::set_staging).
+    pub fn stage_as(&mut self, configuration: &Configuration) -> Result<(), Error> {
+        let Some(staging) = configuration.staging() else { return Ok(()) };
+        self.set_staging(staging.clone(), configuration.small_row_bytes())?;
+        self.prefill.asked = Asked::of(configuration);
         Ok(())
     }
 

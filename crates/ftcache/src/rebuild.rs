@@ -1,6 +1,6 @@
 //! Another number of slots for the same model, while the cache lives.
 
-use ftcache_policy::{Geometry, Staging, StagingError};
+use ftcache_policy::{Configuration, Geometry, Staging, StagingError};
 use ftcache_residency as residency;
 use ftcache_residency::Keep;
 use ftcache_transfer::{Device, RebuildError, Rebuilt};
@@ -47,6 +47,30 @@ impl<D: Device> Cache<D> {
     /// that the device has not: the old slots are there again, and empty; or there are none, and every call says so
     /// until a rebuild brings some back.
     pub fn rebuild(&mut self, geometry: Geometry, keep: Keep, most_bytes: u64) -> Result<RebuildReport, Error> {
+        self.rebuild_with(geometry, keep, most_bytes, self.prefill.asked)
+    }
+
+    /// As [`rebuild`](Self::rebuild), with the pools and the staging of a configuration of the same model.
+    ///
+    /// # Errors
+    ///
+    /// As [`rebuild`](Self::rebuild). Unless the slots are others, staging stays as it was asked for before.
+    pub fn rebuild_as(
+        &mut self,
+        configuration: &Configuration,
+        keep: Keep,
+        most_bytes: u64,
+    ) -> Result<RebuildReport, Error> {
+        self.rebuild_with(configuration.geometry().clone(), keep, most_bytes, Asked::of(configuration))
+    }
+
+    fn rebuild_with(
+        &mut self,
+        geometry: Geometry,
+        keep: Keep,
+        most_bytes: u64,
+        asked: Option<Asked>,
+    ) -> Result<RebuildReport, Error> {
         if geometry.model() != self.geometry().model() {
             return Err(Error::OtherLayouts);
         }
@@ -76,6 +100,7 @@ impl<D: Device> Cache<D> {
         let is_cold = matches!(rebuilt, Rebuilt::Cold(_));
         self.start_over(if is_cold { emptied } else { warm });
         let kept = if is_cold { 0 } else { moves.len() };
+        self.prefill.asked = asked;
         Ok(RebuildReport { rebuilt, kept, staging: self.stage_anew() })
     }
 

@@ -41,6 +41,21 @@ pub enum Unpinned {
     Freed,
 }
 
+impl fmt::Display for Unpinned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAsked => write!(f, "no layer was to be"),
+            Self::Cpu => write!(f, "the CPU computes it"),
+            Self::Budget { needed_bytes, left_bytes } => {
+                write!(f, "{needed_bytes} bytes of pages each; the budget had {left_bytes} left")
+            }
+            Self::Refused => write!(f, "the device refused"),
+            Self::AfterRefusal => write!(f, "not tried after the refusal"),
+            Self::Freed => write!(f, "let go"),
+        }
+    }
+}
+
 /// How one layer is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerReport {

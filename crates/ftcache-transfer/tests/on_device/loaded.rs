@@ -7,8 +7,8 @@ use ftcache_policy::{BankId, Constraints, ExpertId, Geometry, LayoutKey, Model, 
 use ftcache_residency::{Cache, Plan, Step};
 use ftcache_testkit::generators::row;
 use ftcache_transfer::{
-    CudaDevice, Device, DeviceIds, DeviceModeOptions, DeviceRows, DeviceStep, HostAccess, HostRows, IdWidth, Loader,
-    Memory, Stream,
+    CudaDevice, Device, DeviceIds, DeviceModeOptions, DeviceRows, DeviceStep, HostAccess, HostMemory, HostRows,
+    IdWidth, Loader, Memory, Stream,
 };
 
 use crate::cuda_world::CudaWorld;
@@ -62,7 +62,8 @@ impl Loaded {
                     pages[at..at + bytes.len()].copy_from_slice(&bytes);
                 }
                 // SAFETY: see above.
-                unsafe { loader.register(pages.as_ptr(), bytes, HostAccess::ReadWrite, 0) }.unwrap();
+                let memory = unsafe { HostMemory::borrowed(pages.as_ptr(), bytes) };
+                loader.register(memory, HostAccess::ReadWrite, 0).unwrap();
                 // SAFETY: as before.
                 let attached = unsafe { HostRows::borrowed(pages.as_ptr(), bytes, stride) };
                 loader.attach(layer, bank, attached).unwrap();

@@ -15,8 +15,8 @@ use ftcache_residency::Cache;
 use ftcache_testkit::Rng;
 use ftcache_testkit::generators::row;
 use ftcache_transfer::{
-    BounceSize, Device, DeviceModeError, DeviceModeOptions, DeviceRows, Fault, FaultReport, HostAccess, HostRows,
-    HostWord, Loader, Streams,
+    BounceSize, Device, DeviceModeError, DeviceModeOptions, DeviceRows, Fault, FaultReport, HostAccess, HostMemory,
+    HostRows, HostWord, Loader, Streams,
 };
 use insta::assert_snapshot;
 
@@ -229,7 +229,8 @@ fn waiting(seed: u64, word: &Pages, looks: u64, before: u32) -> Loaded {
     let constraints = Constraints { request_count: 3, ..Constraints::new(Budget::Slots(9)) };
     let mut loaded = Loaded::new(seed, &geometry(&three_layers(), constraints), 4);
     // SAFETY: the word is given back before its pages are.
-    unsafe { loaded.loader.register(word.as_ptr(), 4096, HostAccess::ReadWrite, 0) }.unwrap();
+    let memory = unsafe { HostMemory::borrowed(word.as_ptr(), 4096) };
+    loaded.loader.register(memory, HostAccess::ReadWrite, 0).unwrap();
     word.word(8).store(before, Ordering::Release);
     loaded.enter(DeviceModeOptions { admission_threads: 64, gather_blocks: 2, word_looks: looks });
     loaded.step(decode(0), &[1], "a resident");
