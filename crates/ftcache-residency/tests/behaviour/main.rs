@@ -19,6 +19,7 @@ mod lost_flights;
 mod parts;
 mod phases;
 mod pins;
+mod planner;
 mod prefill;
 mod readers;
 mod rebuild;
