@@ -7,6 +7,7 @@ mod header;
 mod native;
 mod python;
 mod run;
+mod sanitize;
 mod test;
 
 use std::process::ExitCode;
@@ -17,6 +18,8 @@ usage: cargo xtask COMMAND
   demo                     builds libftcache.a, compiles the mini engine against it and runs it
   test                     runs the tests: Rust, the header, the kernels' images, the model fixtures, those of CUDA on a
                            GPU if there is one, CTest
+  sanitize                 runs CTest with the library and the tests under the address, undefined-behaviour and thread
+                           sanitizers
   header [--check]         writes include/ftcache.h, or says whether it is fresh
   build-kernels [--check]  compiles kernels/ with nvcc 13.0 to the images in ftcache-transfer, or says whether they are
                            fresh
@@ -31,6 +34,7 @@ fn main() -> ExitCode {
     let outcome = match arguments[..] {
         ["demo"] => demo::demo(),
         ["test"] => test::test(),
+        ["sanitize"] => sanitize::sanitize(),
         ["header"] => header::write(),
         ["header", "--check"] => header::check(),
         ["build-kernels"] => build_kernels::build(),

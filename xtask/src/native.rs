@@ -32,6 +32,13 @@ pub(crate) fn build_library(profile: Profile) -> Outcome {
     run(cargo().args(["build", "--quiet", "--package", "ftcache-capi", "--profile", profile.cargo_name()]))
 }
 
+/// Builds the emulated CUDA driver, and says where it is.
+pub(crate) fn emulator() -> Outcome<std::path::PathBuf> {
+    run(cargo().args(["build", "--quiet", "--package", "ftcache-cuda-emu"]))?;
+    let name = format!("{}ftcache_cuda_emu{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
+    Ok(Profile::Dev.folder().join(name))
+}
+
 /// What a program that links libftcache.a must link besides, as the compiler is told: `-lpthread -ldl ...`.
 ///
 /// Asked of rustc, which knows it for the target, by linking an empty static library.

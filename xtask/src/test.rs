@@ -1,6 +1,6 @@
 //! `cargo xtask test`: the tests of all default members, then CTest, so that its summary is the last that is printed.
 
-use crate::native::{Profile, build_library, system_libraries};
+use crate::native::{Profile, build_library, emulator, system_libraries};
 use crate::python::{cmake, models};
 use crate::run::{Outcome, cargo, command, root, run, target};
 
@@ -50,6 +50,7 @@ fn ctest() -> Outcome {
         configure.arg("-GNinja").arg(format!("-DCMAKE_MAKE_PROGRAM={}", ninja.display()));
     }
     configure.arg(format!("-DFTCACHE_LIBRARY_DIR={}", profile.folder().display()));
+    configure.arg(format!("-DFTCACHE_EMULATOR={}", emulator()?.display()));
     configure.arg(format!("-DFTCACHE_SYSTEM_LIBRARIES={}", system_libraries()?.join(";")));
     run(&mut configure)?;
     run(command(&tools.cmake).arg("--build").arg(&folder).args(["--parallel", "2"]))?;
