@@ -1,8 +1,7 @@
-// Handles are independent; one handle takes one thread at a time and turns a second one away; errors are each thread's.
+// One handle takes one thread at a time and turns a second one away; errors are each thread's.
 
 #include <atomic>
 #include <thread>
-#include <vector>
 
 #include "check.h"
 
@@ -38,31 +37,6 @@ void drive(ftcache *cache, uint32_t seed, std::atomic<uint64_t> &busy) {
 }  // namespace
 
 int main() {
-    // Two handles, two threads: as if each were alone.
-    {
-        std::vector<std::thread> threads;
-        for (uint32_t thread = 0; thread < 2; thread++) {
-            threads.emplace_back([thread] {
-                ftcache *cache = nullptr;
-                cache = cache_of(new_configuration(8), nullptr);
-                for (uint32_t layer = 0; layer < LAYERS; layer++) {
-                    for (uint32_t bank = 0; bank < BANKS; bank++) {
-                        ftcache_host_rows rows = {};
-                        rows.struct_size = sizeof rows;
-                        rows.base = host_rows[layer][bank];
-                        rows.bytes = sizeof host_rows[layer][bank];
-                        rows.stride = HOST_STRIDE;
-                        OK(ftcache_attach(cache, layer, bank, &rows));
-                    }
-                }
-                std::atomic<uint64_t> busy{0};
-                drive(cache, thread, busy);
-                CHECK(busy == 0 && stats_of(cache).steps == 3000);
-                ftcache_free(cache);
-            });
-        }
-        for (std::thread &thread : threads) thread.join();
-    }
     // One handle, two threads: every step is done or turned away, none is lost.
     {
         ftcache *cache = new_cache(8);
