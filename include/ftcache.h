@@ -156,8 +156,8 @@
  *            NULL.
  * Streams    The driver's own handles: a CUstream, a cudaStream_t. Each function that enqueues says where, and what it waits
  *            for. No call leaves another context or device current than it found.
- * Threads    One thread at a time inside a cache or a model: a second one is given FTCACHE_STATUS_BUSY. A configuration may be
- *            asked by any number at once. Different handles are independent.
+ * Threads    One thread at a time inside a cache: a second one is given FTCACHE_STATUS_BUSY. A model is one thread's at a time.
+ *            A configuration may be asked by any number at once. Different handles are independent.
  * Memory     Functions that are called at every step allocate nothing and wait for nothing; each of the others says what it
  *            does. The library allocates by malloc, and its own allocations are small and at set-up: there are no hooks.
  * Capture    Only the functions of device mode and those that enqueue nothing (plans, statistics) may be called while a stream
@@ -1103,6 +1103,12 @@ typedef struct ftcache_routes {
     int64_t absent_id;
     // 1 if ids may be absent_id; 0 if every id must be an expert.
     uint32_t has_absent;
+    // Where whole experts are divided between ranks: the number of this rank's first one.
+    uint32_t first_expert;
+    // Experts of a layer over all ranks, if ids count those: this cache's are as many as its model has, from first_expert
+    // on, and routes to others are absent. Rank r of n then owns those from r * whole_count / n on. 0: every id is this
+    // cache's.
+    uint32_t whole_count;
     // 0.
     uint32_t reserved;
 } ftcache_routes;

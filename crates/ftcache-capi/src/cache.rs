@@ -210,6 +210,9 @@ pub(crate) struct Handle {
     pub(crate) engine: Engine,
     /// What is in effect.
     pub(crate) configuration: Configuration,
+    /// `states[layer]`, and how many notes the configuration has: for calls that allocate nothing.
+    states: Vec<ftcache_layer_state>,
+    note_count: u32,
     /// The parts of the step that was last partitioned.
     pub(crate) parts: Parted,
     pub(crate) routes: Vec<ExpertId>,
@@ -390,14 +393,16 @@ pub unsafe extern "C" fn ftcache_new(
                 device if device == ftcache_device::None as u32 => plan_only(configuration, &config)?,
                 other => return Err(not_a("config->device", other, "ftcache_device")),
             };
-            let handle = Handle {
+            let mut handle = Handle {
                 engine,
                 configuration: configuration.clone(),
+                states: Vec::new(),
+                note_count: 0,
                 parts: Parted::default(),
                 routes: Vec::new(),
                 views: Views::default(),
             };
-            handle.tell();
+            handle.configure(configuration);
             Ok(handle)
         };
         let handle = match &log {
@@ -426,8 +431,14 @@ fn plan_only(configuration: &Configuration, config: &ftcache_config) -> Result<E
 }
 
 impl Handle {
-    /// Tells what was made, and what is not as it was asked for.
-    pub(crate) fn tell(&self) {
+    /// Takes a configuration as the one in effect, and tells what was made and what is not as it was asked for.
+    pub(crate) fn configure(&mut self, configuration: &Configuration) {
+        self.configuration = configuration.clone();
+        let layers = configuration.geometry().model().layer_ids();
+        let state = |layer: LayerId| layer_state(configuration, layer.get()).expect("a layer of the model");
+        self.states = layers.map(state).collect();
+        let lines = lines(configuration);
+        self.note_count = lines.len() as u32;
         let geometry = self.configuration.geometry();
         let device = match &self.engine {
             Engine::Device(cache) => ftcache_core::Device::name(cache.device()),
@@ -435,7 +446,7 @@ impl Handle {
         };
         let (slots, bytes) = (geometry.slot_count(), geometry.total_bytes());
         tracing::info!(slots, bytes, pools = geometry.pools().len(), "a cache on {device}");
-        for line in lines(&self.configuration) {
+        for line in lines {
             tracing::warn!("{line}");
         }
     }
@@ -549,7 +560,7 @@ pub unsafe extern "C" fn ftcache_report_get(cache: *mut ftcache, report: *mut ft
                 Engine::Planner(_) => 0,
                 Engine::Device(cache) => u32::from(cache.is_in_device_mode()),
             },
-            note_count: lines(&handle.configuration).len() as u32,
+            note_count: handle.note_count,
             generation: residency.generation(),
             slot_count: geometry.slot_count(),
             resident_count: residency.resident_count() as u64,
@@ -574,7 +585,10 @@ pub unsafe extern "C" fn ftcache_layer_get(
 ) -> ftcache_status {
     // SAFETY: a handle of ours by the caller's word.
     enter(unsafe { cache.as_ref() }, |handle| {
-        let state = layer_state(&handle.configuration, layer)?;
+        let layer_count = handle.states.len();
+        let state = handle.states.get(layer as usize).copied();
+        let state =
+            state.ok_or_else(|| Failure::range(format!("no layer {layer}: the model has {layer_count} layers")))?;
         let layer = LayerId::new(layer);
         let geometry = handle.configuration.geometry();
         let (attached, direct) = match &handle.engine {

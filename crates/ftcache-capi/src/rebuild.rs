@@ -178,8 +178,7 @@ pub unsafe extern "C" fn ftcache_rebuild(
                 }
             }
         };
-        handle.configuration = configuration.clone();
-        handle.tell();
+        handle.configure(configuration);
         if report.is_null() {
             return Ok(());
         }

@@ -94,6 +94,12 @@ pub struct ftcache_routes {
     pub absent_id: i64,
     /// 1 if ids may be absent_id; 0 if every id must be an expert.
     pub has_absent: u32,
+    /// Where whole experts are divided between ranks: the number of this rank's first one.
+    pub first_expert: u32,
+    /// Experts of a layer over all ranks, if ids count those: this cache's are as many as its model has, from first_expert
+    /// on, and routes to others are absent. Rank r of n then owns those from r * whole_count / n on. 0: every id is this
+    /// cache's.
+    pub whole_count: u32,
     /// 0.
     pub reserved: u32,
 }
@@ -213,9 +219,23 @@ pub(crate) fn stream_of(handle: *mut c_void) -> Stream {
 
 /// Routes and slots of one call, checked before anything is decided.
 struct Call {
-    ids: Grid,
-    absent: Option<i64>,
+    ids: Ids,
     out: Option<Out>,
+}
+
+/// Ids in the caller's memory, and which of them are this cache's.
+struct Ids {
+    grid: Grid,
+    absent: Option<i64>,
+    rank: Option<Rank>,
+}
+
+/// The experts of one rank among all.
+#[derive(Debug, Clone, Copy)]
+struct Rank {
+    first: u32,
+    whole: u32,
+    own: u32,
 }
 
 /// Where slots go, and what stands for a route that has none.
@@ -294,25 +314,77 @@ impl Call {
         step: &Step,
     ) -> Result<Self, Failure> {
         // SAFETY: by this function's own promise.
-        let (ids, absent) = unsafe { ids_of(routes) }?;
+        let ids = unsafe { Ids::read(routes, handle, step.layer) }?;
         // SAFETY: as above.
-        let out = unsafe { Out::read(slots, ids.shape(), handle, step, absent.is_some()) }?;
-        Ok(Self { ids, absent, out })
+        let out = unsafe { Out::read(slots, ids.grid.shape(), handle, step, ids.may_be_absent()) }?;
+        Ok(Self { ids, out })
     }
 }
 
-/// # Safety
-///
-/// `routes` points to a struct of its size.
-unsafe fn ids_of(routes: *const ftcache_routes) -> Result<(Grid, Option<i64>), Failure> {
-    // SAFETY: by this function's own promise.
-    let routes = unsafe { read_sized(routes, "routes") }?;
-    reserved(routes.reserved, "routes->reserved")?;
-    let absent = flag(routes.has_absent, "routes->has_absent")?.then_some(routes.absent_id);
-    let shape = Shape { row_count: routes.row_count, row_width: routes.row_width };
-    let names = ("routes->ids", "routes->id_bytes");
-    let ids = Grid::new(names, routes.ids, routes.id_bytes, shape, routes.row_stride_bytes)?;
-    Ok((ids, absent))
+/// What stands for a route to another rank's expert once ids are this cache's.
+const ELSEWHERE: i64 = -1;
+
+impl Ids {
+    /// # Safety
+    ///
+    /// `routes` points to a struct of its size, and its ids are readable as it says.
+    unsafe fn read(routes: *const ftcache_routes, handle: &Handle, layer: LayerId) -> Result<Self, Failure> {
+        // SAFETY: by this function's own promise.
+        let routes = unsafe { read_sized(routes, "routes") }?;
+        reserved(routes.reserved, "routes->reserved")?;
+        let absent = flag(routes.has_absent, "routes->has_absent")?.then_some(routes.absent_id);
+        let shape = Shape { row_count: routes.row_count, row_width: routes.row_width };
+        let names = ("routes->ids", "routes->id_bytes");
+        let grid = Grid::new(names, routes.ids, routes.id_bytes, shape, routes.row_stride_bytes)?;
+        let (first, whole, own) = (routes.first_expert, routes.whole_count, handle.residency().expert_count());
+        if whole == 0 {
+            return match first {
+                0 => Ok(Self { grid, absent, rank: None }),
+                _ => Err(Failure::argument(format!("routes->first_expert is {first}, and whole_count is 0"))),
+            };
+        }
+        if u64::from(first) + u64::from(own) > u64::from(whole) {
+            let message = format!("routes->first_expert is {first}, and {own} from there on are not among {whole}");
+            return Err(Failure::argument(message));
+        }
+        if let Some(id) = absent.filter(|id| (0..i64::from(whole)).contains(id)) {
+            return Err(Failure::argument(format!("routes->absent_id is {id}, an expert of 0..{whole}")));
+        }
+        // An id that is nobody's must not pass for another rank's.
+        for (route, offset) in grid.offsets().enumerate() {
+            // SAFETY: the ids are readable, by this function's own promise.
+            let id = unsafe { grid.read(offset) };
+            if Some(id) != absent && !(0..i64::from(whole)).contains(&id) {
+                let message = format!("layer {layer}: route {route} is {id}, which is no expert of 0..{whole}");
+                return Err(Failure::range(message));
+            }
+        }
+        Ok(Self { grid, absent, rank: Some(Rank { first, whole, own }) })
+    }
+
+    fn may_be_absent(&self) -> bool {
+        self.absent.is_some() || self.rank.is_some_and(|rank| rank.own < rank.whole)
+    }
+
+    /// The id that stands for an absent route among [`values`](Self::values).
+    fn absent_value(&self) -> Option<i64> {
+        if self.rank.is_some() { Some(ELSEWHERE) } else { self.absent }
+    }
+
+    /// Every id, as this cache counts its experts.
+    ///
+    /// # Safety
+    ///
+    /// The ids' memory is readable.
+    unsafe fn values(&self) -> impl Iterator<Item = i64> + '_ {
+        self.grid.offsets().map(|offset| {
+            // SAFETY: by this function's own promise, and the offset is the grid's.
+            let id = unsafe { self.grid.read(offset) };
+            let Some(Rank { first, own, .. }) = self.rank else { return id };
+            let local = id - i64::from(first);
+            if Some(id) != self.absent && (0..i64::from(own)).contains(&local) { local } else { ELSEWHERE }
+        })
+    }
 }
 
 /// Makes the experts of a step resident and writes a slot for each route, local to the pool of the layer.
@@ -351,11 +423,11 @@ pub unsafe extern "C" fn ftcache_load(
         // SAFETY: as above.
         let streams = unsafe { streams_of(streams) }?;
         // SAFETY: as above.
-        let Call { ids, absent, out } = unsafe { Call::read(routes, slots, handle, &step) }?;
+        let Call { ids, out } = unsafe { Call::read(routes, slots, handle, &step) }?;
         let cache = handle.on_device()?;
         // SAFETY: the ids are readable as `routes` says, by the caller's word.
-        let values = ids.offsets().map(|offset| unsafe { ids.read(offset) });
-        cache.load_ids(streams, step, values, absent)?;
+        let values = unsafe { ids.values() };
+        cache.load_ids(streams, step, values, ids.absent_value())?;
         if let Some(out) = out {
             // SAFETY: the slots are writable as `slots` says, by the caller's word.
             unsafe { out.write(cache.plan()) };
@@ -387,10 +459,10 @@ pub unsafe extern "C" fn ftcache_admit(
         // SAFETY: points to a struct of its size by the caller's word.
         let step = step_of(&unsafe { read_sized(step, "step") }?, &handle.configuration)?;
         // SAFETY: as above.
-        let Call { ids, absent, out } = unsafe { Call::read(routes, slots, handle, &step) }?;
+        let Call { ids, out } = unsafe { Call::read(routes, slots, handle, &step) }?;
         // SAFETY: the ids are readable as `routes` says, by the caller's word.
-        let values = ids.offsets().map(|offset| unsafe { ids.read(offset) });
-        let plan = handle.planner()?.admit_ids(step, values, absent)?;
+        let values = unsafe { ids.values() };
+        let plan = handle.planner()?.admit_ids(step, values, ids.absent_value())?;
         if let Some(out) = out {
             // SAFETY: the slots are writable as `slots` says, by the caller's word.
             unsafe { out.write(plan) };
@@ -424,9 +496,10 @@ pub unsafe extern "C" fn ftcache_partition(
         // SAFETY: points to a struct of its size by the caller's word.
         let step = step_of(&unsafe { read_sized(step, "step") }?, &handle.configuration)?;
         // SAFETY: as above.
-        let (ids, absent) = unsafe { ids_of(routes) }?;
+        let ids = unsafe { Ids::read(routes, handle, step.layer) }?;
         // SAFETY: the ids are readable as `routes` says, by the caller's word.
-        let values = ids.offsets().map(|offset| unsafe { ids.read(offset) });
+        let values = unsafe { ids.values() };
+        let absent = ids.absent_value();
         let Handle { engine, parts, routes, .. } = handle;
         match engine {
             Engine::Device(cache) => {
@@ -439,7 +512,7 @@ pub unsafe extern "C" fn ftcache_partition(
                 cache.partition(step, routes, &mut parts.parts)?;
             }
         }
-        parts.shape = Some(ids.shape());
+        parts.shape = Some(ids.grid.shape());
         *part_count = parts.parts.len() as u32;
         Ok(())
     })
