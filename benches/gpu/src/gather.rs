@@ -14,7 +14,8 @@ use ftcache_policy::{
 };
 use ftcache_residency::{Cache, Step};
 use ftcache_transfer::{
-    CudaDevice, DeviceIds, DeviceModeOptions, DeviceRows, DeviceStep, HostAccess, HostRows, IdWidth, Loader, Stream,
+    CudaDevice, DeviceIds, DeviceModeOptions, DeviceRows, DeviceStep, HostAccess, HostMemory, HostRows, IdWidth,
+    Loader, Stream,
 };
 
 use crate::driver::{Cuda, DeviceBytes, PinnedBytes};
@@ -125,8 +126,8 @@ impl<'a> Bench<'a> {
         let mut loader = Loader::new(geometry, cuda.device()?).map_err(in_words)?;
         let stream = loader.create_stream().map_err(in_words)?;
         // SAFETY: it stays until the loader is dropped, which is before it.
-        let registered = unsafe { loader.register(memory.base, memory.layout.size() as u64, HostAccess::ReadWrite, 0) };
-        registered.map_err(in_words)?;
+        let pages = unsafe { HostMemory::borrowed(memory.base, memory.layout.size() as u64) };
+        loader.register(pages, HostAccess::ReadWrite, 0).map_err(in_words)?;
         let bank_bytes = u64::from(expert_count) * row_bytes;
         for layer in (0..layer_count).map(LayerId::new) {
             for bank in (0..bank_count).map(BankId::new) {
