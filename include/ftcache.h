@@ -1329,7 +1329,7 @@ typedef struct ftcache_stats {
     uint64_t cpu_misses;
     // Steps refused because they were too wide, which are counted nowhere else.
     uint64_t refused;
-    // Bytes copied from the host to slots by steps; 0 where the engine copies by itself, and for single phases.
+    // Bytes of what was fetched: copied from the host to slots by steps, or by the engine's commits.
     uint64_t bytes;
 } ftcache_stats;
 

@@ -425,10 +425,11 @@ pub unsafe extern "C" fn ftcache_device_phase_stats_get(
         // SAFETY: points to a number by the caller's word.
         let is_there = unsafe { required_mut(is_there, "is_there") }?;
         let phase = phase_of(phase, "phase")?;
-        handle.residency().pool_of(LayerId::new(layer))?;
-        let reading = handle.on_device()?.reading()?;
-        let counted = reading.as_ref().map(|reading| reading.stats[layer as usize][phase as usize]);
-        let value = Stats { residency: counted.unwrap_or_default(), bytes: 0 };
+        let layer = LayerId::new(layer);
+        handle.residency().pool_of(layer)?;
+        let counted = handle.on_device()?.reading()?.map(|reading| reading.stats[layer.index()][phase as usize]);
+        let key = handle.configuration.geometry().model().layer(layer);
+        let value = Stats::of_layer(counted.unwrap_or_default(), key);
         // SAFETY: points to a struct of its size by the caller's word.
         unsafe { write_sized(stats, "stats", value.into()) }?;
         *is_there = u32::from(counted.is_some());

@@ -51,7 +51,7 @@ pub struct ftcache_stats {
     pub cpu_misses: u64,
     /// Steps refused because they were too wide, which are counted nowhere else.
     pub refused: u64,
-    /// Bytes copied from the host to slots by steps; 0 where the engine copies by itself, and for single phases.
+    /// Bytes of what was fetched: copied from the host to slots by steps, or by the engine's commits.
     pub bytes: u64,
 }
 
@@ -85,34 +85,36 @@ impl From<Stats> for ftcache_stats {
 }
 
 impl Handle {
-    fn total_stats(&self) -> Stats {
-        match &self.engine {
-            Engine::Device(cache) => cache.stats(),
-            Engine::Planner(planner) => Stats { residency: planner.cache().total_stats(), bytes: 0 },
+    fn sum(&self, is_meant: impl Fn(LayerId) -> bool) -> Stats {
+        let mut sum = Stats::default();
+        let model = self.configuration.geometry().model();
+        for layer in model.layer_ids().filter(|&layer| is_meant(layer)) {
+            sum += Stats::of_layer(self.residency().layer_stats(layer), model.layer(layer));
         }
+        sum
+    }
+
+    fn total_stats(&self) -> Stats {
+        self.sum(|_| true)
     }
 
     fn layer_stats(&self, layer: LayerId) -> Result<Stats, Failure> {
-        match &self.engine {
-            Engine::Device(cache) => Ok(cache.layer_stats(layer)?),
-            Engine::Planner(planner) => {
-                planner.cache().pool_of(layer)?;
-                Ok(Stats { residency: planner.cache().layer_stats(layer), bytes: 0 })
-            }
-        }
+        self.residency().pool_of(layer)?;
+        Ok(self.sum(|other| other == layer))
+    }
+
+    fn phase_stats(&self, layer: LayerId, phase: Phase) -> Result<Stats, Failure> {
+        self.residency().pool_of(layer)?;
+        let key = self.configuration.geometry().model().layer(layer);
+        Ok(Stats::of_layer(self.residency().phase_stats(layer, phase), key))
     }
 
     fn pool_stats(&self, pool: PoolId) -> Result<Stats, Failure> {
-        match &self.engine {
-            Engine::Device(cache) => Ok(cache.pool_stats(pool)?),
-            Engine::Planner(planner) => {
-                let pool_count = planner.cache().pool_count();
-                if pool.index() >= pool_count {
-                    return Err(ftcache_core::Error::UnknownPool { pool, pool_count }.into());
-                }
-                Ok(Stats { residency: planner.cache().pool_stats(pool), bytes: 0 })
-            }
+        let pool_count = self.residency().pool_count();
+        if pool.index() >= pool_count {
+            return Err(ftcache_core::Error::UnknownPool { pool, pool_count }.into());
         }
+        Ok(self.sum(|layer| self.residency().pool_of(layer) == Ok(pool)))
     }
 }
 
@@ -166,9 +168,7 @@ pub unsafe extern "C" fn ftcache_phase_stats_get(
 ) -> ftcache_status {
     // SAFETY: a handle of ours, and a struct of its size, by the caller's word.
     enter(unsafe { cache.as_ref() }, |handle| {
-        let (layer, phase) = (LayerId::new(layer), phase_of(phase, "phase")?);
-        handle.residency().pool_of(layer)?;
-        let value = Stats { residency: handle.residency().phase_stats(layer, phase), bytes: 0 };
+        let value = handle.phase_stats(LayerId::new(layer), phase_of(phase, "phase")?)?;
         // SAFETY: points to a struct of its size by the caller's word.
         unsafe { write_sized(stats, "stats", value.into()) }
     })
@@ -246,11 +246,10 @@ impl Handle {
         let pools = (0..residency.pool_count()).map(|pool| Ok(counters(self.pool_stats(PoolId::from_index(pool))?)));
         let layer = |layer: LayerId| -> Result<Value, Failure> {
             let mut value = counters(self.layer_stats(layer)?);
-            let phase = |phase| counters(Stats { residency: residency.phase_stats(layer, phase), bytes: 0 });
             value["phases"] = json!({
-                "decode": phase(Phase::Decode),
-                "verify": phase(Phase::Verify),
-                "prefill": phase(Phase::Prefill),
+                "decode": counters(self.phase_stats(layer, Phase::Decode)?),
+                "verify": counters(self.phase_stats(layer, Phase::Verify)?),
+                "prefill": counters(self.phase_stats(layer, Phase::Prefill)?),
             });
             value["layer"] = layer.get().into();
             Ok(value)

@@ -41,8 +41,6 @@ pub struct Cache<D: Device> {
     pub(crate) plan: residency::Plan,
     /// Reused for ids that an engine gives in its own form.
     pub(crate) routes: Vec<ExpertId>,
-    /// `bytes_of_layer[layer]`: bytes copied to slots by committed steps.
-    pub(crate) bytes_of_layer: Vec<u64>,
     pub(crate) prefill: Prefill,
     pub(crate) later: Option<Later>,
 }
@@ -63,7 +61,7 @@ impl<D: Device> Cache<D> {
         // Some engines say "no limit" with the largest number there is.
         let requests = geometry.constraints().request_count as usize;
         let route_count = (geometry.model().top_k() as usize).saturating_mul(requests).min(RESERVED_ROUTES_MAX);
-        let (layer_count, expert_count) = (geometry.model().layer_count(), geometry.model().expert_count() as usize);
+        let expert_count = geometry.model().expert_count() as usize;
         let mut residency = residency::Cache::new(geometry);
         residency.reserve(route_count);
         // A layer has no more rows to copy than experts.
@@ -72,7 +70,6 @@ impl<D: Device> Cache<D> {
             residency,
             plan: residency::Plan::with_capacity(route_count),
             routes: Vec::with_capacity(route_count),
-            bytes_of_layer: vec![0; layer_count],
             prefill: Prefill::new(expert_count),
             later: None,
             loader,

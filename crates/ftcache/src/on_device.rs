@@ -46,18 +46,7 @@ impl<D: Device> Cache<D> {
     /// A residency that is with the host, a chunk on borrowed buffers that has not ended, or the device's own: it is on
     /// the device still.
     pub fn leave_device_mode(&mut self) -> Result<(), Error> {
-        let fetched = |cache: &Self| -> Vec<u64> {
-            let layers = cache.geometry().model().layer_ids();
-            layers.map(|layer| cache.residency.layer_stats(layer).fetched).collect()
-        };
-        let before = fetched(self);
-        self.loader.leave_device_mode(&mut self.residency)?;
-        let after = fetched(self);
-        for (layer, (before, after)) in before.into_iter().zip(after).enumerate() {
-            let expert_bytes = self.geometry().model().layer(LayerId::from_index(layer)).expert_bytes();
-            self.bytes_of_layer[layer] += (after - before) * expert_bytes;
-        }
-        Ok(())
+        Ok(self.loader.leave_device_mode(&mut self.residency)?)
     }
 
     /// Whether the residency is on the device. What [`residency`](Self::residency) and the statistics tell is then of

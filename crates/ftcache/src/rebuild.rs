@@ -107,7 +107,6 @@ impl<D: Device> Cache<D> {
     /// Goes on with another state of the residency.
     fn start_over(&mut self, residency: residency::Cache) {
         self.residency = residency;
-        self.bytes_of_layer.fill(0);
         self.plan = residency::Plan::with_capacity(self.routes.capacity());
     }
 

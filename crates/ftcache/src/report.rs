@@ -2,8 +2,8 @@
 
 use std::ops::{AddAssign, Sub};
 
-use ftcache_policy::{LayerId, PoolId};
-use ftcache_residency as residency;
+use ftcache_policy::{LayerId, LayoutKey, PoolId};
+use ftcache_residency::{self as residency, Phase};
 use ftcache_transfer::Device;
 
 use crate::{Cache, Error};
@@ -15,6 +15,13 @@ pub struct Stats {
     pub residency: residency::Stats,
     /// Bytes copied from the host to slots.
     pub bytes: u64,
+}
+
+impl Stats {
+    /// Statistics of steps of one layer, whose every row of every bank was copied for what was fetched.
+    pub fn of_layer(residency: residency::Stats, key: &LayoutKey) -> Self {
+        Self { residency, bytes: residency.fetched * key.expert_bytes() }
+    }
 }
 
 impl AddAssign for Stats {
@@ -48,6 +55,16 @@ impl<D: Device> Cache<D> {
         Ok(self.stats_of(layer))
     }
 
+    /// Statistics of one layer's steps of one phase.
+    ///
+    /// # Errors
+    ///
+    /// An unknown layer.
+    pub fn phase_stats(&self, layer: LayerId, phase: Phase) -> Result<Stats, Error> {
+        self.residency.pool_of(layer)?;
+        Ok(Stats::of_layer(self.residency.phase_stats(layer, phase), self.geometry().model().layer(layer)))
+    }
+
     /// Statistics of one pool: the sum over its layers.
     ///
     /// # Errors
@@ -70,12 +87,11 @@ impl<D: Device> Cache<D> {
     pub fn reset_stats(&mut self) -> Result<(), Error> {
         self.check_with_host()?;
         self.residency.reset_stats();
-        self.bytes_of_layer.fill(0);
         Ok(())
     }
 
     fn stats_of(&self, layer: LayerId) -> Stats {
-        Stats { residency: self.residency.layer_stats(layer), bytes: self.bytes_of_layer[layer.index()] }
+        Stats::of_layer(self.residency.layer_stats(layer), self.geometry().model().layer(layer))
     }
 
     fn sum(&self, layers: impl Iterator<Item = LayerId>) -> Stats {
