@@ -58,9 +58,9 @@
  *         return ftcache_load(cache, &what, &routes, streams, &slots);
  *     }
  *
- * A bank is one array over a layer's experts: gate_up, down, or a side tensor such as scales. A slot is the same index in
- * every bank of its pool, so that base + slot * stride is an expert's row for any kernel. Layers of equal row bytes and equal
- * tag may share a pool.
+ * A bank is one array over a layer's experts: gate_up, down, or a side tensor such as scales. A slot is the same index
+ * in every bank of its pool, so that base + slot * stride is an expert's row for any kernel. Layers of equal row bytes
+ * and equal tag may share a pool.
  *
  * 2  PLANNER MODE
  *
@@ -93,17 +93,18 @@
  *         return ftcache_commit(cache);
  *     }
  *
- * ftcache_plan_get also has the copies as runs of neighbouring rows, ftcache_plan_map the answer as a map of experts. Prefill
- * (ftcache_chunk_prefetch, ftcache_stage_plan_get) and warm start (ftcache_bring_back, ftcache_placements_get) open plans in
- * the same way.
+ * ftcache_plan_get also has the copies as runs of neighbouring rows, ftcache_plan_map the answer as a map of experts.
+ * Prefill (ftcache_chunk_prefetch, ftcache_stage_plan_get) and warm start (ftcache_bring_back, ftcache_placements_get)
+ * open plans in the same way.
  *
  * 3  DEVICE MODE
  *
- * Once ftcache_device_enter has moved the residency to the device, admission is a kernel. Both calls only enqueue, and may
- * be captured; a graph is replayed with new routes in the same buffer, as often as there are tokens, with no call between:
+ * Once ftcache_device_enter has moved the residency to the device, admission is a kernel. Both calls only enqueue, and
+ * may be captured; a graph is replayed with new routes in the same buffer, as often as there are tokens, with no call
+ * between:
  *
- *     // Enqueues one layer's step on a stream that may be being captured. ids is device memory: token_count rows of top_k ids,
- *     // which become slots.
+ *     // Enqueues one layer's step on a stream that may be being captured. ids is device memory: token_count rows of top_k
+ *     // ids, which become slots.
  *     ftcache_status captured_step(ftcache *cache, void *stream, uint32_t layer, int32_t *ids, uint64_t token_count,
  *                                  uint32_t top_k) {
  *         ftcache_step what = {0};
@@ -123,48 +124,54 @@
  *         return ftcache_device_gather(cache, stream, layer);
  *     }
  *
- * The rows must be pinned (ftcache_register, or by the engine). What a launch was refused for is told by ftcache_check: an id
- * that is no expert, a step wider than its pool, a graph of before a rebuild. ftcache_device_leave brings the residency back,
- * as if every step had been loaded from the host.
+ * The rows must be pinned (ftcache_register, or by the engine). What a launch was refused for is told by
+ * ftcache_check: an id that is no expert, a step wider than its pool, a graph of before a rebuild.
+ * ftcache_device_leave brings the residency back, as if every step had been loaded from the host.
  *
  * 4  FURTHER
  *
- *    Hybrid     strategy, fetch_rule of ftcache_settings: a CPU computes the misses that are not fetched. cpu_slot marks
- *               their routes; ftcache_plan_cpu_experts and ftcache_plan_split_weights say what it computes. With
+ *    Hybrid     strategy, fetch_rule of ftcache_settings: a CPU computes the misses that are not fetched. cpu_slot
+ *               marks their routes; ftcache_plan_cpu_experts and ftcache_plan_split_weights say what it computes. With
  *               later_step_bytes of ftcache_config, what it computed now is fetched behind the step.
- *    Prefill    ftcache_chunk_begin .. ftcache_chunk_end: whole layers are staged, one while the other computes. A chunk of
- *               up to on_demand_tokens is loaded as a step of FTCACHE_PHASE_PREFILL instead.
+ *    Prefill    ftcache_chunk_begin .. ftcache_chunk_end: whole layers are staged, one while the other computes. A
+ *               chunk of up to on_demand_tokens is loaded as a step of FTCACHE_PHASE_PREFILL instead.
  *    Verify     FTCACHE_PHASE_VERIFY and ftcache_accept: rejected drafts leave no trace in the order of victims.
  *    Too wide   ftcache_partition: a step of more experts than its pool has slots, in parts that fit.
  *    Rebuild    ftcache_configuration_with_budget, ftcache_rebuild: other slots while the cache lives.
  *    Warm start ftcache_residents_get, ftcache_bring_back.
  *    Files      ftcache_load_files: banks read and pinned by the library.
- *    Devices    One handle for each model and device. Handles share nothing: each has its budget, its streams and its log. A
- *               draft model makes its own, or has none. Nothing is inherited, and there is no state of the process.
+ *    Devices    One handle for each model and device. Handles share nothing: each has its budget, its streams and its
+ *               log. A draft model makes its own, or has none. Nothing is inherited, and there is no state of the
+ *               process.
  *
  * 5  CONVENTIONS
  *
- * Errors     A function that can be refused returns an ftcache_status; ftcache_last_error has the reason in one line, with the
- *            thing and both numbers. Nothing unwinds into the caller, and nothing is written to stderr but the message of a
- *            panic, which is a fault of ours. Nothing is lowered or switched off unless a field allows it, and then
- *            ftcache_configuration_text says so.
- * Structs    A struct begins with its struct_size: set it to sizeof, the rest to zeros, then what is wanted. A library of
- *            another version reads a shorter struct as followed by zeros, and accepts a longer one whose unknown tail is zeros.
- *            Those of which it is said will not grow.
- * Pointers   A pointer must not be NULL unless its sentence says that it may. What a function is given stays the caller's and
- *            is read before it returns, unless it says otherwise; what a _new gives out is freed by its _free, which accepts
- *            NULL.
- * Streams    The driver's own handles: a CUstream, a cudaStream_t. Each function that enqueues says where, and what it waits
- *            for. No call leaves another context or device current than it found.
- * Threads    One thread at a time inside a cache: a second one is given FTCACHE_STATUS_BUSY. A model is one thread's at a time.
- *            A configuration may be asked by any number at once. Different handles are independent.
- * Memory     Functions that are called at every step allocate nothing and wait for nothing; each of the others says what it
- *            does. The library allocates by malloc, and its own allocations are small and at set-up: there are no hooks.
- * Capture    Only the functions of device mode and those that enqueue nothing (plans, statistics) may be called while a stream
- *            of the thread is being captured; the others refuse such a stream.
+ * Errors     A function that can be refused returns an ftcache_status; ftcache_last_error has the reason in one line,
+ *            with the thing and both numbers. Nothing unwinds into the caller, and nothing is written to stderr but
+ *            the message of a panic, which is a fault of ours. Nothing is lowered or switched off unless a field
+ *            allows it, and then ftcache_configuration_text says so.
+ * Structs    A struct begins with its struct_size: set it to sizeof, the rest to zeros, then what is wanted. A library
+ *            of another version reads a shorter struct as followed by zeros, and accepts a longer one whose unknown
+ *            tail is zeros. Those of which it is said will not grow.
+ * Pointers   A pointer must not be NULL unless its sentence says that it may. What a function is given stays the
+ *            caller's and is read before it returns, unless it says otherwise; what a _new gives out is freed by its
+ *            _free, which accepts NULL.
+ * Streams    The driver's own handles: a CUstream, a cudaStream_t. Each function that enqueues says where, and what it
+ *            waits for. No call leaves another context or device current than it found.
+ * Threads    One thread at a time inside a cache: a second one is given FTCACHE_STATUS_BUSY. A model is one thread's
+ *            at a time. A configuration may be asked by any number at once. Different handles are independent.
+ * Memory     Functions that are called at every step allocate nothing and wait for nothing; each of the others says
+ *            what it does. The library allocates by malloc, and its own allocations are small and at set-up: there are
+ *            no hooks.
+ * Capture    Only the functions of device mode and those that enqueue nothing (plans, statistics) may be called while
+ *            a stream of the thread is being captured; the others refuse such a stream.
  *
- * Copies are not measured by asking for them: ftcache_device_facts_get says how they go, and the program `ftcache probe`
- * measures a machine.
+ * Linking    The static library brings Rust's own runtime. Another Rust static library in the same program links and
+ *            unwinds beside it if both were built by the same toolchain; if not, take the shared library, which exports
+ *            nothing but what is declared here. Neither links CUDA: the driver is looked for when a cache is made.
+ *
+ * Copies are not measured by asking for them: ftcache_device_facts_get says how they go, and the program `ftcache
+ * probe` measures a machine.
  */
 
 #ifndef FTCACHE_H
@@ -215,11 +222,11 @@ enum ftcache_status
     // The cache, its device or its driver cannot do that at all: a cache without a device copies nothing, a host
     // device runs no kernels. Nothing has changed.
     FTCACHE_STATUS_UNSUPPORTED = 11,
-    // The call is out of order: a plan or a chunk is open or is not, the cache is in device mode or is not, a stream is
-    // being captured. Nothing has changed.
+    // The call is out of order: a plan or a chunk is open or is not, the cache is in device mode or is not, a stream
+    // is being captured. Nothing has changed.
     FTCACHE_STATUS_OUT_OF_ORDER = 12,
-    // The row of an expert is on its way behind an earlier step, so that a step that fetches every miss has to wait for
-    // it: try again once it has landed. Nothing has changed.
+    // The row of an expert is on its way behind an earlier step, so that a step that fetches every miss has to wait
+    // for it: try again once it has landed. Nothing has changed.
     FTCACHE_STATUS_IN_FLIGHT = 13,
     // A rebuild left no slots. Another, of fewer bytes, may bring some back; every other call says so until then.
     FTCACHE_STATUS_UNAVAILABLE = 14,
@@ -539,8 +546,8 @@ enum ftcache_phase
  {
     // A token of each request: what is routed to has been used.
     FTCACHE_PHASE_DECODE = 0,
-    // Drafted tokens: hits keep their place in the order of victims, since a draft may be rejected. ftcache_accept says
-    // what was used in the end.
+    // Drafted tokens: hits keep their place in the order of victims, since a draft may be rejected. ftcache_accept
+    // says what was used in the end.
     FTCACHE_PHASE_VERIFY = 1,
     // A prompt: hits keep their place, and misses are the first to go after free slots, so that a prompt costs the
     // decode set no more than it must.
@@ -879,8 +886,8 @@ typedef struct ftcache_config {
     uint32_t cuda_context;
     // FTCACHE_DEVICE_CUDA: the driver's library; NULL means the system's, libcuda.so.1 or nvcuda.dll.
     const char *cuda_driver;
-    // Device memory of the engine's, one entry for each bank, filled with zeros here and used until the cache is freed;
-    // NULL if the cache is to allocate. Entries of banks that no layer reads are not looked at.
+    // Device memory of the engine's, one entry for each bank, filled with zeros here and used until the cache is
+    // freed; NULL if the cache is to allocate. Entries of banks that no layer reads are not looked at.
     const struct ftcache_arena *arenas;
     // How many.
     uint64_t arena_count;
@@ -894,8 +901,8 @@ typedef struct ftcache_config {
     // Routes of the widest step with a token and of the widest verify step: room for them is made beforehand, so that
     // they allocate nothing.
     uint64_t remembered_routes;
-    // Hybrid steps may fetch behind them so many bytes of what they leave to the CPU; 0 means none. When such rows land
-    // is a matter of time: ranks that are to stay alike must not use this.
+    // Hybrid steps may fetch behind them so many bytes of what they leave to the CPU; 0 means none. When such rows
+    // land is a matter of time: ranks that are to stay alike must not use this.
     uint64_t later_step_bytes;
     // Steps whose rows may be on their way behind them at once.
     uint32_t later_flight_count;
@@ -905,8 +912,8 @@ typedef struct ftcache_config {
     ftcache_log log;
     // Given to it. It must stay valid until the cache is freed.
     void *log_user;
-    // FTCACHE_DEVICE_CUDA: bytes that are copied to find out whether a small entry makes a batch of copies wait; 0: that
-    // is not measured, and rows below 256 KiB go alone. 67108864 is enough.
+    // FTCACHE_DEVICE_CUDA: bytes that are copied to find out whether a small entry makes a batch of copies wait; 0:
+    // that is not measured, and rows below 256 KiB go alone. 67108864 is enough.
     uint64_t probe_bytes;
 } ftcache_config;
 
@@ -928,7 +935,8 @@ typedef struct ftcache_host_rows {
 typedef struct ftcache_report {
     // sizeof(ftcache_report), set by the caller.
     uint32_t struct_size;
-    // 1 if at least one layer is served: it has slots and, unless the engine copies by itself, all its rows are attached.
+    // 1 if at least one layer is served: it has slots and, unless the engine copies by itself, all its rows are
+    // attached.
     uint32_t is_engaged;
     // Layers that hold slots.
     uint32_t cached_layer_count;
@@ -974,8 +982,8 @@ typedef struct ftcache_slot_span {
     uint32_t struct_size;
     // Slots.
     uint32_t slot_count;
-    // Device address of slot 0, a multiple of the settings' alignment and of 64 if no pool lies before. It does not move
-    // until the cache is rebuilt: see ftcache_generation.
+    // Device address of slot 0, a multiple of the settings' alignment and of 64 if no pool lies before. It does not
+    // move until the cache is rebuilt: see ftcache_generation.
     void *address;
     // Bytes from one slot to the next.
     uint64_t stride;
@@ -1006,8 +1014,8 @@ typedef struct ftcache_file_bank {
 // Told how far a load is, by the thread that called. Returns 0 to go on; anything else stops the load.
 typedef uint32_t (*ftcache_progress)(void *user, uint64_t read_bytes, uint64_t total_bytes, uint64_t pinned_bytes);
 
-// How banks are read and pinned. All zeros pins every layer, with four threads that read past the page cache where they
-// can.
+// How banks are read and pinned. All zeros pins every layer, with four threads that read past the page cache where
+// they can.
 typedef struct ftcache_file_options {
     // sizeof(ftcache_file_options).
     uint32_t struct_size;
@@ -1065,9 +1073,9 @@ typedef struct ftcache_step {
     uint32_t phase;
     // An ftcache_misses.
     uint32_t misses;
-    // The engine's name for the step, if has_token is 1. A second call for this layer with the same token, before another
-    // admission of the layer and before anything was freed by a call, has the same answer and changes nothing: for the
-    // two or three multiplies that read one route tensor.
+    // The engine's name for the step, if has_token is 1. A second call for this layer with the same token, before
+    // another admission of the layer and before anything was freed by a call, has the same answer and changes nothing:
+    // for the two or three multiplies that read one route tensor.
     uint64_t token;
     // 1 if token counts.
     uint32_t has_token;
@@ -1105,9 +1113,9 @@ typedef struct ftcache_routes {
     uint32_t has_absent;
     // Where whole experts are divided between ranks: the number of this rank's first one.
     uint32_t first_expert;
-    // Experts of a layer over all ranks, if ids count those: this cache's are as many as its model has, from first_expert
-    // on, and routes to others are absent. Rank r of n then owns those from r * whole_count / n on. 0: every id is this
-    // cache's.
+    // Experts of a layer over all ranks, if ids count those: this cache's are as many as its model has, from
+    // first_expert on, and routes to others are absent. Rank r of n then owns those from r * whole_count / n on. 0:
+    // every id is this cache's.
     uint32_t whole_count;
     // 0.
     uint32_t reserved;
@@ -1136,8 +1144,8 @@ typedef struct ftcache_slots {
     void *slots;
     // Bytes from one row's first slot to the next row's; 0 means rows without gaps.
     uint64_t row_stride_bytes;
-    // What is written for a route that is absent, or in another part of a partitioned step: a number of slot_bytes bytes
-    // that is no slot of the pool, since no slot is given out twice. -1 is what most kernels skip.
+    // What is written for a route that is absent, or in another part of a partitioned step: a number of slot_bytes
+    // bytes that is no slot of the pool, since no slot is given out twice. -1 is what most kernels skip.
     int64_t absent_slot;
     // What is written for a route that the CPU computes, in a hybrid step: as above.
     int64_t cpu_slot;
@@ -1151,8 +1159,8 @@ typedef struct ftcache_copy {
     uint32_t row;
 } ftcache_copy;
 
-// Neighbouring rows to neighbouring slots: one copy for each bank whose rows and slots lie without gaps. This struct will
-// not grow.
+// Neighbouring rows to neighbouring slots: one copy for each bank whose rows and slots lie without gaps. This struct
+// will not grow.
 typedef struct ftcache_run {
     // The first slot.
     uint32_t slot;
@@ -1233,8 +1241,9 @@ typedef struct ftcache_device_rows {
     uint64_t stride;
 } ftcache_device_rows;
 
-// A step whose routes lie in device memory. Its addresses are read by the launch, and if that is captured by every replay:
-// they must stay valid until then, and the numbers there are the launch's to read and write in the order of its stream.
+// A step whose routes lie in device memory. Its addresses are read by the launch, and if that is captured by every
+// replay: they must stay valid until then, and the numbers there are the launch's to read and write in the order of
+// its stream.
 typedef struct ftcache_device_step {
     // sizeof(ftcache_device_step).
     uint32_t struct_size;
@@ -1264,7 +1273,8 @@ typedef struct ftcache_device_step {
     struct ftcache_device_rows cpu_ids;
     // Hybrid: what stands there for the other routes. No expert of the layer.
     int64_t cpu_none;
-    // Hybrid: numbers of the engine's, one for each route, to be split by where the route is computed; NULL if not wanted.
+    // Hybrid: numbers of the engine's, one for each route, to be split by where the route is computed; NULL if not
+    // wanted.
     struct ftcache_device_rows weights;
     // Where those of routes with a slot go, and zeros for others; it may be the weights' own place.
     struct ftcache_device_rows device_weights;
@@ -1292,8 +1302,8 @@ typedef struct ftcache_device_reading {
     uint64_t resident_count;
 } ftcache_device_reading;
 
-// What the steps since the start, or since ftcache_stats_reset, came to. In device mode, until the residency went there:
-// see ftcache_device_reading_get.
+// What the steps since the start, or since ftcache_stats_reset, came to. In device mode, until the residency went
+// there: see ftcache_device_reading_get.
 typedef struct ftcache_stats {
     // sizeof(ftcache_stats), set by the caller.
     uint32_t struct_size;
@@ -1333,8 +1343,8 @@ typedef struct ftcache_stats {
     uint64_t bytes;
 } ftcache_stats;
 
-// How a layer comes to lie in a staging buffer, in one bank. The arrays are the library's, and valid until the next call
-// on the handle.
+// How a layer comes to lie in a staging buffer, in one bank. The arrays are the library's, and valid until the next
+// call on the handle.
 typedef struct ftcache_stage_plan {
     // sizeof(ftcache_stage_plan), set by the caller.
     uint32_t struct_size;
@@ -1404,8 +1414,8 @@ typedef struct ftcache_rebuild_report {
     uint32_t buffer_count;
     // 1 if staging was asked for and could not be had with these slots.
     uint32_t staging_lost;
-    // FTCACHE_DEVICE_NONE: the rows that the engine has to move before the next step, from slot to slot; all pools that
-    // keep their slots in place move nothing. The library's, and valid until the next call on the handle.
+    // FTCACHE_DEVICE_NONE: the rows that the engine has to move before the next step, from slot to slot; all pools
+    // that keep their slots in place move nothing. The library's, and valid until the next call on the handle.
     const struct ftcache_move *moves;
     // How many.
     uint64_t move_count;
@@ -1417,7 +1427,8 @@ typedef struct ftcache_device_facts {
     uint32_t struct_size;
     // The CUDA device's number; 0 on the host.
     uint32_t ordinal;
-    // The newest CUDA version that the driver serves, 1000 times the major version and 10 times the minor; 0 on the host.
+    // The newest CUDA version that the driver serves, 1000 times the major version and 10 times the minor; 0 on the
+    // host.
     uint32_t driver_version;
     // Compute capability, 10 times the major version and the minor; 0 on the host.
     uint32_t capability;
@@ -1468,8 +1479,8 @@ ftcache_status ftcache_model_new(const struct ftcache_model_config *config,
 
 // Sets what one layer's kernels read; again to replace it.
 //
-// Requires: model came from ftcache_model_new; layer_config points to a struct of its struct_size, and its pointers to as many
-// values as it says.
+// Requires: model came from ftcache_model_new; layer_config points to a struct of its struct_size, and its pointers to
+// as many values as it says.
 FTCACHE_MUST_USE
 ftcache_status ftcache_model_layer_set(struct ftcache_model *model,
                                        uint32_t layer,
@@ -1483,8 +1494,8 @@ void ftcache_model_free(struct ftcache_model *model);
 //
 // *out is set to NULL if this does not succeed; else the caller frees it with ftcache_configuration_free.
 //
-// Requires: model came from ftcache_model_new; settings points to a struct of its struct_size, and its pointers to as many
-// values as it says; out points to a pointer.
+// Requires: model came from ftcache_model_new; settings points to a struct of its struct_size, and its pointers to as
+// many values as it says; out points to a pointer.
 FTCACHE_MUST_USE
 ftcache_status ftcache_configuration_new(const struct ftcache_model *model,
                                          const struct ftcache_settings *settings,
@@ -1494,8 +1505,8 @@ ftcache_status ftcache_configuration_new(const struct ftcache_model *model,
 //
 // *out is set to NULL if this does not succeed; else the caller frees it with ftcache_configuration_free.
 //
-// Requires: configuration came from this library; budget is a text as in ftcache_settings, a number of bytes among them; out
-// points to a pointer.
+// Requires: configuration came from this library; budget is a text as in ftcache_settings, a number of bytes among
+// them; out points to a pointer.
 FTCACHE_MUST_USE
 ftcache_status ftcache_configuration_with_budget(const struct ftcache_configuration *configuration,
                                                  const char *budget,
@@ -1514,8 +1525,8 @@ ftcache_status ftcache_configuration_get(const struct ftcache_configuration *con
 // The text is cut to fit and ended by a zero. *needed is set to the bytes of all of it, its ending zero included; it
 // may be NULL, and buffer may be NULL if capacity is 0.
 //
-// Requires: configuration came from this library; buffer points to capacity writable bytes; needed is NULL or points to a
-// number.
+// Requires: configuration came from this library; buffer points to capacity writable bytes; needed is NULL or points
+// to a number.
 FTCACHE_MUST_USE
 ftcache_status ftcache_configuration_text(const struct ftcache_configuration *configuration,
                                           char *buffer,
@@ -1574,8 +1585,8 @@ void ftcache_configuration_free(struct ftcache_configuration *configuration);
 // config may be NULL for the defaults. The configuration may be freed afterwards. *out is set to NULL if this does not
 // succeed; else the caller frees it with ftcache_free.
 //
-// Requires: configuration came from this library; config is NULL or points to a struct of its struct_size, and its pointers to
-// what it says, which stays so until the cache is freed; out points to a pointer.
+// Requires: configuration came from this library; config is NULL or points to a struct of its struct_size, and its
+// pointers to what it says, which stays so until the cache is freed; out points to a pointer.
 FTCACHE_MUST_USE
 ftcache_status ftcache_new(const struct ftcache_configuration *configuration,
                            const struct ftcache_config *config,
@@ -1589,7 +1600,8 @@ ftcache_status ftcache_new(const struct ftcache_configuration *configuration,
 // Rows that the device cannot read where they lie (pageable memory on CUDA) go through the bounce buffer, and are
 // refused if there is none: ftcache_register pins them.
 //
-// Requires: cache came from ftcache_new; rows points to a struct of its struct_size, and base to as many bytes as it says.
+// Requires: cache came from ftcache_new; rows points to a struct of its struct_size, and base to as many bytes as it
+// says.
 FTCACHE_MUST_USE
 ftcache_status ftcache_attach(struct ftcache *cache,
                               uint32_t layer,
@@ -1666,8 +1678,8 @@ FTCACHE_MUST_USE ftcache_status ftcache_reset(struct ftcache *cache);
 
 // Pins experts: once in a slot, they are never victims. Allocates; waits for nothing.
 //
-// layers and experts are of count numbers each: expert experts[i] of layer layers[i]. Every pool keeps as many slots for
-// others as one step of the configured requests can need; if it would not, none is pinned.
+// layers and experts are of count numbers each: expert experts[i] of layer layers[i]. Every pool keeps as many slots
+// for others as one step of the configured requests can need; if it would not, none is pinned.
 //
 // Requires: cache came from ftcache_new; layers and experts point to count numbers each.
 FTCACHE_MUST_USE
@@ -1685,8 +1697,8 @@ ftcache_status ftcache_unpin(struct ftcache *cache,
                              const uint32_t *experts,
                              uint64_t count);
 
-// Whether anything that was enqueued has failed since the last look, a launch in device mode that was refused among it.
-// Waits for nothing, so what is on its way may fail yet.
+// Whether anything that was enqueued has failed since the last look, a launch in device mode that was refused among
+// it. Waits for nothing, so what is on its way may fail yet.
 //
 // Requires: cache came from ftcache_new.
 FTCACHE_MUST_USE ftcache_status ftcache_check(struct ftcache *cache);
@@ -1699,15 +1711,15 @@ FTCACHE_MUST_USE ftcache_status ftcache_synchronize(struct ftcache *cache);
 // Frees a cache and its slots, once what is enqueued is done; NULL is accepted. No other call may be inside it.
 void ftcache_free(struct ftcache *cache);
 
-// Reads banks from files into memory of the library's, pins them, attaches them and keeps them until the cache is freed.
-// May be called again for others. Blocks; uses threads of its own while it lasts.
+// Reads banks from files into memory of the library's, pins them, attaches them and keeps them until the cache is
+// freed. May be called again for others. Blocks; uses threads of its own while it lasts.
 //
-// Layers that could not be pinned go through the bounce buffer; where there is none they are not attached, and are for the
-// CPU: ftcache_layer_get says so. options may be NULL; report is NULL or set to what it came to. On any error nothing is
-// left of it.
+// Layers that could not be pinned go through the bounce buffer; where there is none they are not attached, and are for
+// the CPU: ftcache_layer_get says so. options may be NULL; report is NULL or set to what it came to. On any error
+// nothing is left of it.
 //
-// Requires: cache came from ftcache_new; paths points to path_count texts, banks to bank_count entries that are as they say; options
-// and report are NULL or point to structs of their struct_size.
+// Requires: cache came from ftcache_new; paths points to path_count texts, banks to bank_count entries that are as
+// they say; options and report are NULL or point to structs of their struct_size.
 FTCACHE_MUST_USE
 ftcache_status ftcache_load_files(struct ftcache *cache,
                                   const char *const *paths,
@@ -1717,8 +1729,9 @@ ftcache_status ftcache_load_files(struct ftcache *cache,
                                   const struct ftcache_file_options *options,
                                   struct ftcache_file_report *report);
 
-// How a layer that was read from files is kept: residence is set to an ftcache_residence. The text says why, if it is not
-// pinned; it is cut to fit and ended by a zero, and buffer may be NULL if capacity is 0. Allocates; waits for nothing.
+// How a layer that was read from files is kept: residence is set to an ftcache_residence. The text says why, if it is
+// not pinned; it is cut to fit and ended by a zero, and buffer may be NULL if capacity is 0. Allocates; waits for
+// nothing.
 //
 // Requires: cache came from ftcache_new; residence points to a uint32_t; buffer points to capacity writable bytes.
 FTCACHE_MUST_USE
@@ -1740,12 +1753,12 @@ ftcache_status ftcache_layer_residence(struct ftcache *cache,
 // streams may be NULL: the default stream then does both. slots may be NULL: ftcache_plan_get and its neighbours then
 // tell what was decided.
 //
-// On FTCACHE_STATUS_DEVICE the slots of the step's misses are free, and the step may be tried again; but if the message
-// begins with "behind an earlier step", this one has changed nothing. On any other status nothing has changed. In every
-// case but FTCACHE_STATUS_OK the caller's slots are as they were.
+// On FTCACHE_STATUS_DEVICE the slots of the step's misses are free, and the step may be tried again; but if the
+// message begins with "behind an earlier step", this one has changed nothing. On any other status nothing has changed.
+// In every case but FTCACHE_STATUS_OK the caller's slots are as they were.
 //
-// Requires: cache came from ftcache_new; step, routes, streams and slots point to structs of their struct_size, and the memory that
-// they name is readable and writable as they say.
+// Requires: cache came from ftcache_new; step, routes, streams and slots point to structs of their struct_size, and
+// the memory that they name is readable and writable as they say.
 FTCACHE_MUST_USE
 ftcache_status ftcache_load(struct ftcache *cache,
                             const struct ftcache_step *step,
@@ -1770,11 +1783,11 @@ ftcache_status ftcache_admit(struct ftcache *cache,
 // Parts a step that is wider than its pool by experts, so that each part fits and each expert is fetched once; a step
 // that fits is one part. Admits nothing. *part_count is set to their number, 0 if no route is present.
 //
-// The parts are loaded (or admitted) one after another, each once the kernels of the one before are enqueued. They hold
-// as long as nothing else is admitted and nothing is freed. Statistics count one step.
+// The parts are loaded (or admitted) one after another, each once the kernels of the one before are enqueued. They
+// hold as long as nothing else is admitted and nothing is freed. Statistics count one step.
 //
-// Requires: cache came from ftcache_new; step and routes point to structs of their struct_size, and the memory that routes names
-// is readable as it says; part_count points to a uint32_t.
+// Requires: cache came from ftcache_new; step and routes point to structs of their struct_size, and the memory that
+// routes names is readable as it says; part_count points to a uint32_t.
 FTCACHE_MUST_USE
 ftcache_status ftcache_partition(struct ftcache *cache,
                                  const struct ftcache_step *step,
@@ -1783,8 +1796,8 @@ ftcache_status ftcache_partition(struct ftcache *cache,
 
 // As ftcache_load, for one part of the step that was last partitioned. Routes of other parts are written as absent.
 //
-// Requires: cache came from ftcache_new; streams and slots point to structs of their struct_size or are NULL, and the memory that
-// slots names is writable as it says, for as many rows as the routes had.
+// Requires: cache came from ftcache_new; streams and slots point to structs of their struct_size or are NULL, and the
+// memory that slots names is writable as it says, for as many rows as the routes had.
 FTCACHE_MUST_USE
 ftcache_status ftcache_load_part(struct ftcache *cache,
                                  uint32_t part,
@@ -1809,14 +1822,12 @@ ftcache_status ftcache_accept(struct ftcache *cache,
                               const uint32_t *experts,
                               uint64_t count);
 
-// Makes resident what has arrived behind earlier hybrid steps (later_step_bytes of ftcache_config). Every step does this
-// first; on its own it is for an engine that looks at the residency between steps. landed is NULL or set to the number
-// of rows. Waits for nothing. What failed behind a step is told here, or by the next step.
+// Makes resident what has arrived behind earlier hybrid steps (later_step_bytes of ftcache_config). Every step does
+// this first; on its own it is for an engine that looks at the residency between steps. landed is NULL or set to the
+// number of rows. Waits for nothing. What failed behind a step is told here, or by the next step.
 //
 // Requires: cache came from ftcache_new; landed is NULL or points to a number.
-FTCACHE_MUST_USE
-ftcache_status ftcache_land(struct ftcache *cache,
-                            uint64_t *landed);
+FTCACHE_MUST_USE ftcache_status ftcache_land(struct ftcache *cache, uint64_t *landed);
 
 // What the last step decided; while a plan of ftcache_admit_later is open, what that one did. Waits for nothing;
 // allocates nothing once there was a plan as long.
@@ -1824,28 +1835,22 @@ ftcache_status ftcache_land(struct ftcache *cache,
 // Requires: cache came from ftcache_new; plan points to a struct of its struct_size.
 FTCACHE_MUST_USE ftcache_status ftcache_plan_get(struct ftcache *cache, struct ftcache_plan *plan);
 
-// The last plan in one line, for people and logs. The text is cut to fit and ended by a zero; *needed is set to the bytes
-// of all of it, and may be NULL. Allocates; waits for nothing.
+// The last plan in one line, for people and logs. The text is cut to fit and ended by a zero; *needed is set to the
+// bytes of all of it, and may be NULL. Allocates; waits for nothing.
 //
-// Requires: cache came from ftcache_new; buffer points to capacity writable bytes; needed is NULL or points to a number.
-FTCACHE_MUST_USE
-ftcache_status ftcache_plan_text(struct ftcache *cache,
-                                 char *buffer,
-                                 size_t capacity,
-                                 size_t *needed);
+// Requires: cache came from ftcache_new; buffer points to capacity writable bytes; needed is NULL or points to a
+// number.
+FTCACHE_MUST_USE ftcache_status ftcache_plan_text(struct ftcache *cache, char *buffer, size_t capacity, size_t *needed);
 
 // The last plan as a map of the layer's experts, for kernels that take one: map[expert] is its slot, or absent if the
-// step does not route to it or the CPU computes it. count is the number of experts. Allocates nothing, waits for nothing.
+// step does not route to it or the CPU computes it. count is the number of experts. Allocates nothing, waits for
+// nothing.
 //
 // Requires: cache came from ftcache_new; map points to count writable numbers.
-FTCACHE_MUST_USE
-ftcache_status ftcache_plan_map(struct ftcache *cache,
-                                int32_t *map,
-                                uint64_t count,
-                                int32_t absent);
+FTCACHE_MUST_USE ftcache_status ftcache_plan_map(struct ftcache *cache, int32_t *map, uint64_t count, int32_t absent);
 
-// The expert of each route of the last step that the CPU computes, in route order, and none for the others. count is the
-// number of routes. Allocates nothing, waits for nothing.
+// The expert of each route of the last step that the CPU computes, in route order, and none for the others. count is
+// the number of routes. Allocates nothing, waits for nothing.
 //
 // Requires: cache came from ftcache_new; experts points to count writable numbers.
 FTCACHE_MUST_USE
@@ -1858,8 +1863,8 @@ ftcache_status ftcache_plan_cpu_experts(struct ftcache *cache,
 // absent route's is 0 on both. count is the number of routes; the outputs may be the weights' own memory. Allocates
 // nothing, waits for nothing.
 //
-// Requires: cache came from ftcache_new; weights points to count numbers, device_weights and cpu_weights to count writable ones,
-// and these two lie apart.
+// Requires: cache came from ftcache_new; weights points to count numbers, device_weights and cpu_weights to count
+// writable ones, and these two lie apart.
 FTCACHE_MUST_USE
 ftcache_status ftcache_plan_split_weights(struct ftcache *cache,
                                           const float *weights,
@@ -1867,19 +1872,17 @@ ftcache_status ftcache_plan_split_weights(struct ftcache *cache,
                                           float *cpu_weights,
                                           uint64_t count);
 
-// Ends the open plan as carried out: every row lies in its slot, or will for whatever reads it. Allocates nothing, waits
-// for nothing.
+// Ends the open plan as carried out: every row lies in its slot, or will for whatever reads it. Allocates nothing,
+// waits for nothing.
 //
 // Requires: cache came from ftcache_new.
-FTCACHE_MUST_USE
-ftcache_status ftcache_commit(struct ftcache *cache);
+FTCACHE_MUST_USE ftcache_status ftcache_commit(struct ftcache *cache);
 
-// Ends the open plan as not carried out: the slots that it would have filled are free. Old owners do not come back, since
-// their rows may be overwritten; the step is not counted. Allocates nothing, waits for nothing.
+// Ends the open plan as not carried out: the slots that it would have filled are free. Old owners do not come back,
+// since their rows may be overwritten; the step is not counted. Allocates nothing, waits for nothing.
 //
 // Requires: cache came from ftcache_new.
-FTCACHE_MUST_USE
-ftcache_status ftcache_abort(struct ftcache *cache);
+FTCACHE_MUST_USE ftcache_status ftcache_abort(struct ftcache *cache);
 
 // Opens the plan of up to most rows that the hybrid step before has left to the CPU, to be copied behind it, for
 // FTCACHE_DEVICE_NONE: the rows of ftcache_plan_get. Committed, they are on their way, and their slots nobody's, until
@@ -1888,17 +1891,14 @@ ftcache_status ftcache_abort(struct ftcache *cache);
 // Requires: cache came from ftcache_new; flight points to a number.
 FTCACHE_MUST_USE ftcache_status ftcache_admit_later(struct ftcache *cache, uint64_t most, uint64_t *flight);
 
-// Makes the rows of a flight resident, for FTCACHE_DEVICE_NONE: their copies are done. landed is NULL or set to how many
-// there are; those that were forgotten on their way are not among them.
+// Makes the rows of a flight resident, for FTCACHE_DEVICE_NONE: their copies are done. landed is NULL or set to how
+// many there are; those that were forgotten on their way are not among them.
 //
 // Requires: cache came from ftcache_new; landed is NULL or points to a number.
-FTCACHE_MUST_USE
-ftcache_status ftcache_land_flight(struct ftcache *cache,
-                                   uint64_t flight,
-                                   uint64_t *landed);
+FTCACHE_MUST_USE ftcache_status ftcache_land_flight(struct ftcache *cache, uint64_t flight, uint64_t *landed);
 
-// Where residents come back to, for FTCACHE_DEVICE_NONE, while the plan of ftcache_bring_back is open. The array is the
-// library's, and valid until the next call on the handle.
+// Where residents come back to, for FTCACHE_DEVICE_NONE, while the plan of ftcache_bring_back is open. The array is
+// the library's, and valid until the next call on the handle.
 //
 // Requires: cache came from ftcache_new; placements points to a pointer, and count to a number.
 FTCACHE_MUST_USE
@@ -1906,8 +1906,9 @@ ftcache_status ftcache_placements_get(struct ftcache *cache,
                                       const struct ftcache_placement **placements,
                                       uint64_t *count);
 
-// Moves the residency to the device. From now on steps are admitted there, and what would decide on the host is refused,
-// until ftcache_device_leave. Loads the kernels, allocates, and waits for everything enqueued. options may be NULL.
+// Moves the residency to the device. From now on steps are admitted there, and what would decide on the host is
+// refused, until ftcache_device_leave. Loads the kernels, allocates, and waits for everything enqueued. options may be
+// NULL.
 //
 // Every layer with slots must be attached, with rows that kernels read where they lie: pinned. A layer that is not is
 // named.
@@ -1918,8 +1919,8 @@ ftcache_status ftcache_placements_get(struct ftcache *cache,
 //   ftcache_check                                      what a launch was refused for
 //   ftcache_device_leave                               the residency comes back, as if the steps had been loaded here
 //
-// What a graph holds stays good until the slots are rebuilt or the staging buffers are others; a launch that comes too late
-// writes -1 for every route. Once the cache is freed, no graph that holds its launches may be launched any more.
+// What a graph holds stays good until the slots are rebuilt or the staging buffers are others; a launch that comes too
+// late writes -1 for every route. Once the cache is freed, no graph that holds its launches may be launched any more.
 //
 // Requires: cache came from ftcache_new; options is NULL or points to a struct of its struct_size.
 FTCACHE_MUST_USE
@@ -1931,34 +1932,33 @@ ftcache_status ftcache_device_enter(struct ftcache *cache,
 // Requires: cache came from ftcache_new.
 FTCACHE_MUST_USE ftcache_status ftcache_device_leave(struct ftcache *cache);
 
-// Enqueues the admission of a step whose routes lie on the device: one launch, which may be captured. Allocates nothing,
-// waits for nothing. The answer is what ftcache_load would have given.
+// Enqueues the admission of a step whose routes lie on the device: one launch, which may be captured. Allocates
+// nothing, waits for nothing. The answer is what ftcache_load would have given.
 //
-// A step that cannot be admitted (an id that is no expert, more experts than slots, a graph of before a rebuild) writes -1
-// for every route and leaves the residency as it was; ftcache_check tells. All launches of a cache are to be in one order:
-// over one stream, or over several that the engine orders by events, which may be recorded in the capture.
+// A step that cannot be admitted (an id that is no expert, more experts than slots, a graph of before a rebuild)
+// writes -1 for every route and leaves the residency as it was; ftcache_check tells. All launches of a cache are to be
+// in one order: over one stream, or over several that the engine orders by events, which may be recorded in the
+// capture.
 //
-// Requires: cache came from ftcache_new; stream is the device's; step points to a struct of its struct_size and is as it says.
+// Requires: cache came from ftcache_new; stream is the device's; step points to a struct of its struct_size and is as
+// it says.
 FTCACHE_MUST_USE
 ftcache_status ftcache_device_admit(struct ftcache *cache,
                                     void *stream,
                                     const struct ftcache_device_step *step);
 
-// Enqueues the copies that the layer's last admission decided on, in all banks: one launch, which may be captured. Kernels
-// that read the slots come behind it, and so does the next admission of the layer's pool. Allocates nothing, waits for
-// nothing.
+// Enqueues the copies that the layer's last admission decided on, in all banks: one launch, which may be captured.
+// Kernels that read the slots come behind it, and so does the next admission of the layer's pool. Allocates nothing,
+// waits for nothing.
 //
 // Requires: cache came from ftcache_new; stream is the device's.
-FTCACHE_MUST_USE
-ftcache_status ftcache_device_gather(struct ftcache *cache,
-                                     void *stream,
-                                     uint32_t layer);
+FTCACHE_MUST_USE ftcache_status ftcache_device_gather(struct ftcache *cache, void *stream, uint32_t layer);
 
-// The same once the host has raised a word to value or past it, counted around the end of 32 bits: for rows that the engine
-// reads in late. The word lies in registered memory, and is raised after the rows were written.
+// The same once the host has raised a word to value or past it, counted around the end of 32 bits: for rows that the
+// engine reads in late. The word lies in registered memory, and is raised after the rows were written.
 //
-// Requires: cache came from ftcache_new; stream is the device's; word points to an aligned uint32_t that stays there until every
-// launch that was told of it is done, and is written atomically meanwhile.
+// Requires: cache came from ftcache_new; stream is the device's; word points to an aligned uint32_t that stays there
+// until every launch that was told of it is done, and is written atomically meanwhile.
 FTCACHE_MUST_USE
 ftcache_status ftcache_device_gather_after(struct ftcache *cache,
                                            void *stream,
@@ -1971,17 +1971,16 @@ ftcache_status ftcache_device_gather_after(struct ftcache *cache,
 // Requires: cache came from ftcache_new; stream is the device's.
 FTCACHE_MUST_USE ftcache_status ftcache_device_reset(struct ftcache *cache, void *stream);
 
-// Enqueues the begin of a prefill chunk: slots under borrowed buffers are freed, and handed out to nobody until it ends.
-// Comes behind all that reads those slots; the engine keeps the order of a chunk's calls and streams. May be captured.
+// Enqueues the begin of a prefill chunk: slots under borrowed buffers are freed, and handed out to nobody until it
+// ends. Comes behind all that reads those slots; the engine keeps the order of a chunk's calls and streams. May be
+// captured.
 //
 // Requires: cache came from ftcache_new; stream is the device's.
-FTCACHE_MUST_USE
-ftcache_status ftcache_device_chunk_begin(struct ftcache *cache,
-                                          void *stream);
+FTCACHE_MUST_USE ftcache_status ftcache_device_chunk_begin(struct ftcache *cache, void *stream);
 
-// Enqueues that a layer is staged in a buffer, hits from their slots and misses from the host. Comes behind all that reads
-// the buffer's last layer. A borrowed buffer is not filled unless a chunk is open, which ftcache_check tells. May be
-// captured.
+// Enqueues that a layer is staged in a buffer, hits from their slots and misses from the host. Comes behind all that
+// reads the buffer's last layer. A borrowed buffer is not filled unless a chunk is open, which ftcache_check tells.
+// May be captured.
 //
 // Requires: cache came from ftcache_new; stream is the device's.
 FTCACHE_MUST_USE
@@ -2016,8 +2015,8 @@ FTCACHE_MUST_USE
 ftcache_status ftcache_device_reading_get(struct ftcache *cache,
                                           struct ftcache_device_reading *reading);
 
-// Statistics of the steps of one phase of a layer, of the last reading; phase is an ftcache_phase. *is_there is set to 0 if
-// there is no reading, and the statistics are zeros then.
+// Statistics of the steps of one phase of a layer, of the last reading; phase is an ftcache_phase. *is_there is set to
+// 0 if there is no reading, and the statistics are zeros then.
 //
 // Requires: cache came from ftcache_new; is_there points to a uint32_t; stats points to a struct of its struct_size.
 FTCACHE_MUST_USE
@@ -2027,9 +2026,9 @@ ftcache_status ftcache_device_phase_stats_get(struct ftcache *cache,
                                               uint32_t *is_there,
                                               struct ftcache_stats *stats);
 
-// What the last admission of a layer on the device decided. Waits for everything enqueued: for tests, and for engines that
-// copy by themselves. The arrays are the library's, and valid until the next call on the handle; what only the host knows
-// of a plan (runs, left, evictions) is empty.
+// What the last admission of a layer on the device decided. Waits for everything enqueued: for tests, and for engines
+// that copy by themselves. The arrays are the library's, and valid until the next call on the handle; what only the
+// host knows of a plan (runs, left, evictions) is empty.
 //
 // Requires: cache came from ftcache_new; plan points to a struct of its struct_size.
 FTCACHE_MUST_USE
@@ -2045,20 +2044,19 @@ ftcache_status ftcache_device_plan_get(struct ftcache *cache,
 // The chunk's copies come behind everything that the compute stream was given before. Enqueues events, allocates
 // nothing, waits for nothing. streams may be NULL, and is not looked at where the engine copies by itself.
 //
-// Requires: cache came from ftcache_new; streams is NULL or points to a struct of its struct_size, and its streams live until
-// everything was synchronised after the chunk.
+// Requires: cache came from ftcache_new; streams is NULL or points to a struct of its struct_size, and its streams
+// live until everything was synchronised after the chunk.
 FTCACHE_MUST_USE ftcache_status ftcache_chunk_begin(struct ftcache *cache, const struct ftcache_streams *streams);
 
-// Enqueues the copies that stage a layer in a free buffer, while another may be in use; rows of residents come from their
-// slots. Where the engine copies by itself, it opens the plan of ftcache_stage_plan_get instead, to be made in every bank
-// and then committed or aborted. Each layer is staged at most once in a chunk. Allocates nothing, waits for nothing.
+// Enqueues the copies that stage a layer in a free buffer, while another may be in use; rows of residents come from
+// their slots. Where the engine copies by itself, it opens the plan of ftcache_stage_plan_get instead, to be made in
+// every bank and then committed or aborted. Each layer is staged at most once in a chunk. Allocates nothing, waits for
+// nothing.
 //
 // On FTCACHE_STATUS_DEVICE the buffer is free, and the layer may be staged again.
 //
 // Requires: cache came from ftcache_new.
-FTCACHE_MUST_USE
-ftcache_status ftcache_chunk_prefetch(struct ftcache *cache,
-                                      uint32_t layer);
+FTCACHE_MUST_USE ftcache_status ftcache_chunk_prefetch(struct ftcache *cache, uint32_t layer);
 
 // As ftcache_chunk_prefetch, in the first buffer: for a chunk that does not overlap.
 //
@@ -2073,14 +2071,11 @@ ftcache_status ftcache_stage_plan_get(struct ftcache *cache,
                                       uint32_t bank,
                                       struct ftcache_stage_plan *plan);
 
-// Begins the use of a staged layer: what the compute stream is given next comes behind its copies. *buffer is set to 0 or
-// 1, for ftcache_staged_span_get. Enqueues a wait; allocates nothing, waits for nothing on the host.
+// Begins the use of a staged layer: what the compute stream is given next comes behind its copies. *buffer is set to 0
+// or 1, for ftcache_staged_span_get. Enqueues a wait; allocates nothing, waits for nothing on the host.
 //
 // Requires: cache came from ftcache_new; buffer points to a uint32_t.
-FTCACHE_MUST_USE
-ftcache_status ftcache_chunk_wait(struct ftcache *cache,
-                                  uint32_t layer,
-                                  uint32_t *buffer);
+FTCACHE_MUST_USE ftcache_status ftcache_chunk_wait(struct ftcache *cache, uint32_t layer, uint32_t *buffer);
 
 // Ends the use of a staged layer: the next fill of its buffer waits for what the compute stream was given until now.
 // Enqueues an event; allocates nothing, waits for nothing.
@@ -2088,13 +2083,11 @@ ftcache_status ftcache_chunk_wait(struct ftcache *cache,
 // Requires: cache came from ftcache_new.
 FTCACHE_MUST_USE ftcache_status ftcache_chunk_release(struct ftcache *cache, uint32_t layer);
 
-// Ends the chunk. What the compute stream is given next comes behind every copy of it; where staged rows of another layout
-// lie on slots, zeros take their place. report is NULL or set to what it came to. Waits for nothing.
+// Ends the chunk. What the compute stream is given next comes behind every copy of it; where staged rows of another
+// layout lie on slots, zeros take their place. report is NULL or set to what it came to. Waits for nothing.
 //
 // Requires: cache came from ftcache_new; report is NULL or points to a struct of its struct_size.
-FTCACHE_MUST_USE
-ftcache_status ftcache_chunk_end(struct ftcache *cache,
-                                 struct ftcache_chunk_report *report);
+FTCACHE_MUST_USE ftcache_status ftcache_chunk_end(struct ftcache *cache, struct ftcache_chunk_report *report);
 
 // Ends the chunk in the middle, whatever its buffers hold; as ftcache_chunk_end.
 //
@@ -2106,9 +2099,9 @@ FTCACHE_MUST_USE ftcache_status ftcache_chunk_abandon(struct ftcache *cache, str
 // Requires: cache came from ftcache_new; report points to a struct of its struct_size.
 FTCACHE_MUST_USE ftcache_status ftcache_chunk_total_get(struct ftcache *cache, struct ftcache_chunk_report *report);
 
-// Where a layer lies in a bank when it is staged in a buffer: expert i at address + i * stride; slot_count is the number
-// of experts. address is NULL if the layer does not read the bank or there is no such buffer. Allocates nothing, waits for
-// nothing. Where the engine copies by itself, its buffers are its own.
+// Where a layer lies in a bank when it is staged in a buffer: expert i at address + i * stride; slot_count is the
+// number of experts. address is NULL if the layer does not read the bank or there is no such buffer. Allocates
+// nothing, waits for nothing. Where the engine copies by itself, its buffers are its own.
 //
 // Requires: cache came from ftcache_new; span points to a struct of its struct_size.
 FTCACHE_MUST_USE
@@ -2148,11 +2141,12 @@ ftcache_status ftcache_pool_stats_get(struct ftcache *cache,
                                       uint32_t pool,
                                       struct ftcache_stats *stats);
 
-// Everything that is counted as one JSON object: "total", "pools", "layers" (each with its "phases"), "chunks", "later",
-// "digest", "step", "generation". The text is cut to fit and ended by a zero; *needed is set to the bytes of all of it,
-// and may be NULL. Allocates; waits for nothing.
+// Everything that is counted as one JSON object: "total", "pools", "layers" (each with its "phases"), "chunks",
+// "later", "digest", "step", "generation". The text is cut to fit and ended by a zero; *needed is set to the bytes of
+// all of it, and may be NULL. Allocates; waits for nothing.
 //
-// Requires: cache came from ftcache_new; buffer points to capacity writable bytes; needed is NULL or points to a number.
+// Requires: cache came from ftcache_new; buffer points to capacity writable bytes; needed is NULL or points to a
+// number.
 FTCACHE_MUST_USE
 ftcache_status ftcache_stats_json(struct ftcache *cache,
                                   char *buffer,
@@ -2165,15 +2159,14 @@ ftcache_status ftcache_stats_json(struct ftcache *cache,
 FTCACHE_MUST_USE ftcache_status ftcache_stats_reset(struct ftcache *cache);
 
 // A number of 64 bits that stands for who is where, and for the order of victims: equal on ranks that decided alike.
-// Costs a pass over the slots; allocates nothing, waits for nothing. In device mode, of the time when the residency went
-// there: ftcache_device_reading_get has the device's.
+// Costs a pass over the slots; allocates nothing, waits for nothing. In device mode, of the time when the residency
+// went there: ftcache_device_reading_get has the device's.
 //
 // Requires: cache came from ftcache_new; digest points to a number.
-FTCACHE_MUST_USE
-ftcache_status ftcache_digest(struct ftcache *cache,
-                              uint64_t *digest);
+FTCACHE_MUST_USE ftcache_status ftcache_digest(struct ftcache *cache, uint64_t *digest);
 
-// Counts the rebuilds: with each, addresses that were handed out before are void. Allocates nothing, waits for nothing.
+// Counts the rebuilds: with each, addresses that were handed out before are void. Allocates nothing, waits for
+// nothing.
 //
 // Requires: cache came from ftcache_new; generation points to a number.
 FTCACHE_MUST_USE ftcache_status ftcache_generation(struct ftcache *cache, uint64_t *generation);
@@ -2182,15 +2175,15 @@ FTCACHE_MUST_USE ftcache_status ftcache_generation(struct ftcache *cache, uint64
 // its way, and allocates: nobody may read the slots any more.
 //
 // keep 1: residents survive, the most recently used first, if the old and the new slots together take no more than
-// most_bytes of device memory and the device has it; else nobody does, which the report says. Addresses that were handed
-// out are void afterwards (ftcache_generation), and so is every graph that holds launches of device mode. Pins and the
-// order of steps go on; statistics start over. report may be NULL.
+// most_bytes of device memory and the device has it; else nobody does, which the report says. Addresses that were
+// handed out are void afterwards (ftcache_generation), and so is every graph that holds launches of device mode. Pins
+// and the order of steps go on; statistics start over. report may be NULL.
 //
-// If the configuration is refused, nothing has changed. If the device has not the memory, the old slots are there again
-// and empty; or there are none, and every call says FTCACHE_STATUS_UNAVAILABLE until a rebuild brings some back.
+// If the configuration is refused, nothing has changed. If the device has not the memory, the old slots are there
+// again and empty; or there are none, and every call says FTCACHE_STATUS_UNAVAILABLE until a rebuild brings some back.
 //
-// Requires: cache came from ftcache_new; configuration came from this library; report is NULL or points to a struct of its
-// struct_size.
+// Requires: cache came from ftcache_new; configuration came from this library; report is NULL or points to a struct of
+// its struct_size.
 FTCACHE_MUST_USE
 ftcache_status ftcache_rebuild(struct ftcache *cache,
                                const struct ftcache_configuration *configuration,
@@ -2198,11 +2191,11 @@ ftcache_status ftcache_rebuild(struct ftcache *cache,
                                uint64_t most_bytes,
                                struct ftcache_rebuild_report *report);
 
-// Who is in a slot, in the order of use, as bytes to be kept for a later run. fingerprint is the caller's: a hash of the
-// model file and whatever else must be the same then.
+// Who is in a slot, in the order of use, as bytes to be kept for a later run. fingerprint is the caller's: a hash of
+// the model file and whatever else must be the same then.
 //
-// *needed is set to their number. If capacity is less, nothing is written; buffer may be NULL if capacity is 0. Allocates;
-// waits for nothing.
+// *needed is set to their number. If capacity is less, nothing is written; buffer may be NULL if capacity is 0.
+// Allocates; waits for nothing.
 //
 // Requires: cache came from ftcache_new; buffer points to capacity writable bytes; needed points to a number.
 FTCACHE_MUST_USE
@@ -2212,15 +2205,15 @@ ftcache_status ftcache_residents_get(struct ftcache *cache,
                                      size_t capacity,
                                      size_t *needed);
 
-// Brings residents back into an empty cache: of each pool's as many as it has slots, the most recently used. The bytes are
-// those of ftcache_residents_get, and fingerprint what was given to it.
+// Brings residents back into an empty cache: of each pool's as many as it has slots, the most recently used. The bytes
+// are those of ftcache_residents_get, and fingerprint what was given to it.
 //
-// Copies are enqueued on the copy stream, and what the compute stream is given next comes behind them; *copied is set to
-// their bytes, and may be NULL. Where the engine copies by itself, it opens the plan of ftcache_placements_get instead,
-// and *copied is set to 0. Allocates; waits for nothing.
+// Copies are enqueued on the copy stream, and what the compute stream is given next comes behind them; *copied is set
+// to their bytes, and may be NULL. Where the engine copies by itself, it opens the plan of ftcache_placements_get
+// instead, and *copied is set to 0. Allocates; waits for nothing.
 //
-// Requires: cache came from ftcache_new; streams is NULL or points to a struct of its struct_size; bytes points to count bytes;
-// copied is NULL or points to a number.
+// Requires: cache came from ftcache_new; streams is NULL or points to a struct of its struct_size; bytes points to
+// count bytes; copied is NULL or points to a number.
 FTCACHE_MUST_USE
 ftcache_status ftcache_bring_back(struct ftcache *cache,
                                   const struct ftcache_streams *streams,
@@ -2229,26 +2222,26 @@ ftcache_status ftcache_bring_back(struct ftcache *cache,
                                   uint64_t fingerprint,
                                   uint64_t *copied);
 
-// What was found out about the device when the cache was made. Asks it for its free memory; allocates nothing, waits for
-// nothing.
+// What was found out about the device when the cache was made. Asks it for its free memory; allocates nothing, waits
+// for nothing.
 //
 // Requires: cache came from ftcache_new; facts points to a struct of its struct_size.
-FTCACHE_MUST_USE
-ftcache_status ftcache_device_facts_get(struct ftcache *cache,
-                                        struct ftcache_device_facts *facts);
+FTCACHE_MUST_USE ftcache_status ftcache_device_facts_get(struct ftcache *cache, struct ftcache_device_facts *facts);
 
-// The same for people, with the device's name and, if copies go one by one, the reason: one fact a line. The text is cut to
-// fit and ended by a zero; *needed is set to the bytes of all of it, and may be NULL. Allocates; waits for nothing.
+// The same for people, with the device's name and, if copies go one by one, the reason: one fact a line. The text is
+// cut to fit and ended by a zero; *needed is set to the bytes of all of it, and may be NULL. Allocates; waits for
+// nothing.
 //
-// Requires: cache came from ftcache_new; buffer points to capacity writable bytes; needed is NULL or points to a number.
+// Requires: cache came from ftcache_new; buffer points to capacity writable bytes; needed is NULL or points to a
+// number.
 FTCACHE_MUST_USE
 ftcache_status ftcache_device_text(struct ftcache *cache,
                                    char *buffer,
                                    size_t capacity,
                                    size_t *needed);
 
-// Measures whether every arena lies on the device, before any rows are attached: where device memory may overflow into the
-// host's, one that does not is far slower, without an error. *spilled is set to the number of those that do not.
+// Measures whether every arena lies on the device, before any rows are attached: where device memory may overflow into
+// the host's, one that does not is far slower, without an error. *spilled is set to the number of those that do not.
 //
 // Takes up to 256 MiB of device memory for the moment, and waits. The text has each arena's rate; it is cut to fit and
 // ended by a zero, and buffer may be NULL if capacity is 0.

@@ -298,13 +298,15 @@ pub(crate) unsafe fn array<'a, T>(pointer: *const T, count: u64, name: &str) -> 
 ///
 /// # Safety
 ///
-/// The pointer is NULL or points to `count` aligned values that live, and that nobody else uses, through `'a`.
+/// The pointer is NULL or points to `count` aligned values that live, and that nobody else uses, through
+/// `'a`.
 pub(crate) unsafe fn array_mut<'a, T>(pointer: *mut T, count: u64, name: &str) -> Result<&'a mut [T], Failure> {
     // SAFETY: by this function's own promise.
     let count = unsafe { array(pointer.cast_const(), count, name) }?.len();
     match count {
         0 => Ok(&mut []),
-        // SAFETY: not NULL and aligned, as was just seen, and `count` values stand there by this function's own promise.
+        // SAFETY: not NULL and aligned, as was just seen, and `count` values stand there by this function's own
+        // promise.
         _ => Ok(unsafe { std::slice::from_raw_parts_mut(pointer, count) }),
     }
 }

@@ -67,8 +67,8 @@ pub struct ftcache_config {
     pub cuda_context: u32,
     /// FTCACHE_DEVICE_CUDA: the driver's library; NULL means the system's, libcuda.so.1 or nvcuda.dll.
     pub cuda_driver: *const c_char,
-    /// Device memory of the engine's, one entry for each bank, filled with zeros here and used until the cache is freed;
-    /// NULL if the cache is to allocate. Entries of banks that no layer reads are not looked at.
+    /// Device memory of the engine's, one entry for each bank, filled with zeros here and used until the cache is
+    /// freed; NULL if the cache is to allocate. Entries of banks that no layer reads are not looked at.
     pub arenas: *const ftcache_arena,
     /// How many.
     pub arena_count: u64,
@@ -82,8 +82,8 @@ pub struct ftcache_config {
     /// Routes of the widest step with a token and of the widest verify step: room for them is made beforehand, so that
     /// they allocate nothing.
     pub remembered_routes: u64,
-    /// Hybrid steps may fetch behind them so many bytes of what they leave to the CPU; 0 means none. When such rows land
-    /// is a matter of time: ranks that are to stay alike must not use this.
+    /// Hybrid steps may fetch behind them so many bytes of what they leave to the CPU; 0 means none. When such rows
+    /// land is a matter of time: ranks that are to stay alike must not use this.
     pub later_step_bytes: u64,
     /// Steps whose rows may be on their way behind them at once.
     pub later_flight_count: u32,
@@ -93,8 +93,8 @@ pub struct ftcache_config {
     pub log: ftcache_log,
     /// Given to it. It must stay valid until the cache is freed.
     pub log_user: *mut c_void,
-    /// FTCACHE_DEVICE_CUDA: bytes that are copied to find out whether a small entry makes a batch of copies wait; 0: that
-    /// is not measured, and rows below 256 KiB go alone. 67108864 is enough.
+    /// FTCACHE_DEVICE_CUDA: bytes that are copied to find out whether a small entry makes a batch of copies wait; 0:
+    /// that is not measured, and rows below 256 KiB go alone. 67108864 is enough.
     pub probe_bytes: u64,
 }
 
@@ -129,8 +129,8 @@ pub struct ftcache_slot_span {
     pub struct_size: u32,
     /// Slots.
     pub slot_count: u32,
-    /// Device address of slot 0, a multiple of the settings' alignment and of 64 if no pool lies before. It does not move
-    /// until the cache is rebuilt: see ftcache_generation.
+    /// Device address of slot 0, a multiple of the settings' alignment and of 64 if no pool lies before. It does not
+    /// move until the cache is rebuilt: see ftcache_generation.
     pub address: *mut c_void,
     /// Bytes from one slot to the next.
     pub stride: u64,
@@ -147,7 +147,8 @@ unsafe impl SizedStruct for ftcache_slot_span {}
 pub struct ftcache_report {
     /// sizeof(ftcache_report), set by the caller.
     pub struct_size: u32,
-    /// 1 if at least one layer is served: it has slots and, unless the engine copies by itself, all its rows are attached.
+    /// 1 if at least one layer is served: it has slots and, unless the engine copies by itself, all its rows are
+    /// attached.
     pub is_engaged: u32,
     /// Layers that hold slots.
     pub cached_layer_count: u32,
@@ -354,8 +355,8 @@ fn check_fields(config: &ftcache_config) -> Result<(), Failure> {
 ///
 /// # Safety
 ///
-/// configuration came from this library; config is NULL or points to a struct of its struct_size, and its pointers to
-/// what it says, which stays so until the cache is freed; out points to a pointer.
+/// configuration came from this library; config is NULL or points to a struct of its struct_size, and its
+/// pointers to what it says, which stays so until the cache is freed; out points to a pointer.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn ftcache_new(
@@ -462,7 +463,8 @@ impl Handle {
 ///
 /// # Safety
 ///
-/// cache came from ftcache_new; rows points to a struct of its struct_size, and base to as many bytes as it says.
+/// cache came from ftcache_new; rows points to a struct of its struct_size, and base to as many bytes as it
+/// says.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn ftcache_attach(
@@ -734,8 +736,8 @@ pub unsafe extern "C" fn ftcache_reset(cache: *mut ftcache) -> ftcache_status {
 
 /// Pins experts: once in a slot, they are never victims. Allocates; waits for nothing.
 ///
-/// layers and experts are of count numbers each: expert experts[i] of layer layers[i]. Every pool keeps as many slots for
-/// others as one step of the configured requests can need; if it would not, none is pinned.
+/// layers and experts are of count numbers each: expert experts[i] of layer layers[i]. Every pool keeps as many slots
+/// for others as one step of the configured requests can need; if it would not, none is pinned.
 ///
 /// # Safety
 ///
@@ -812,8 +814,8 @@ fn check_slot(cache: &residency::Cache, pool: PoolId, slot: SlotId) -> Result<()
     Ok(())
 }
 
-/// Whether anything that was enqueued has failed since the last look, a launch in device mode that was refused among it.
-/// Waits for nothing, so what is on its way may fail yet.
+/// Whether anything that was enqueued has failed since the last look, a launch in device mode that was refused among
+/// it. Waits for nothing, so what is on its way may fail yet.
 ///
 /// # Safety
 ///

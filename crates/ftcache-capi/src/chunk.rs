@@ -54,8 +54,8 @@ impl From<ChunkReport> for ftcache_chunk_report {
     }
 }
 
-/// How a layer comes to lie in a staging buffer, in one bank. The arrays are the library's, and valid until the next call
-/// on the handle.
+/// How a layer comes to lie in a staging buffer, in one bank. The arrays are the library's, and valid until the next
+/// call on the handle.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct ftcache_stage_plan {
@@ -90,8 +90,8 @@ unsafe impl SizedStruct for ftcache_stage_plan {}
 ///
 /// # Safety
 ///
-/// cache came from ftcache_new; streams is NULL or points to a struct of its struct_size, and its streams live until
-/// everything was synchronised after the chunk.
+/// cache came from ftcache_new; streams is NULL or points to a struct of its struct_size, and its streams
+/// live until everything was synchronised after the chunk.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn ftcache_chunk_begin(cache: *mut ftcache, streams: *const ftcache_streams) -> ftcache_status {
@@ -103,9 +103,10 @@ pub unsafe extern "C" fn ftcache_chunk_begin(cache: *mut ftcache, streams: *cons
     })
 }
 
-/// Enqueues the copies that stage a layer in a free buffer, while another may be in use; rows of residents come from their
-/// slots. Where the engine copies by itself, it opens the plan of ftcache_stage_plan_get instead, to be made in every bank
-/// and then committed or aborted. Each layer is staged at most once in a chunk. Allocates nothing, waits for nothing.
+/// Enqueues the copies that stage a layer in a free buffer, while another may be in use; rows of residents come from
+/// their slots. Where the engine copies by itself, it opens the plan of ftcache_stage_plan_get instead, to be made in
+/// every bank and then committed or aborted. Each layer is staged at most once in a chunk. Allocates nothing, waits for
+/// nothing.
 ///
 /// On FTCACHE_STATUS_DEVICE the buffer is free, and the layer may be staged again.
 ///
@@ -194,8 +195,8 @@ pub unsafe extern "C" fn ftcache_stage_plan_get(
     })
 }
 
-/// Begins the use of a staged layer: what the compute stream is given next comes behind its copies. *buffer is set to 0 or
-/// 1, for ftcache_staged_span_get. Enqueues a wait; allocates nothing, waits for nothing on the host.
+/// Begins the use of a staged layer: what the compute stream is given next comes behind its copies. *buffer is set to 0
+/// or 1, for ftcache_staged_span_get. Enqueues a wait; allocates nothing, waits for nothing on the host.
 ///
 /// # Safety
 ///
@@ -238,8 +239,8 @@ pub unsafe extern "C" fn ftcache_chunk_release(cache: *mut ftcache, layer: u32) 
     })
 }
 
-/// Ends the chunk. What the compute stream is given next comes behind every copy of it; where staged rows of another layout
-/// lie on slots, zeros take their place. report is NULL or set to what it came to. Waits for nothing.
+/// Ends the chunk. What the compute stream is given next comes behind every copy of it; where staged rows of another
+/// layout lie on slots, zeros take their place. report is NULL or set to what it came to. Waits for nothing.
 ///
 /// # Safety
 ///
@@ -313,9 +314,9 @@ pub unsafe extern "C" fn ftcache_chunk_total_get(
     })
 }
 
-/// Where a layer lies in a bank when it is staged in a buffer: expert i at address + i * stride; slot_count is the number
-/// of experts. address is NULL if the layer does not read the bank or there is no such buffer. Allocates nothing, waits for
-/// nothing. Where the engine copies by itself, its buffers are its own.
+/// Where a layer lies in a bank when it is staged in a buffer: expert i at address + i * stride; slot_count is the
+/// number of experts. address is NULL if the layer does not read the bank or there is no such buffer. Allocates
+/// nothing, waits for nothing. Where the engine copies by itself, its buffers are its own.
 ///
 /// # Safety
 ///

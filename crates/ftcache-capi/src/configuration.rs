@@ -523,8 +523,8 @@ pub(crate) fn fetch_order(order: u32, name: &str) -> Result<FetchOrder, Failure>
 ///
 /// # Safety
 ///
-/// model came from ftcache_model_new; settings points to a struct of its struct_size, and its pointers to as many
-/// values as it says; out points to a pointer.
+/// model came from ftcache_model_new; settings points to a struct of its struct_size, and its pointers to as
+/// many values as it says; out points to a pointer.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn ftcache_configuration_new(
@@ -554,8 +554,8 @@ pub unsafe extern "C" fn ftcache_configuration_new(
 ///
 /// # Safety
 ///
-/// configuration came from this library; budget is a text as in ftcache_settings, a number of bytes among them; out
-/// points to a pointer.
+/// configuration came from this library; budget is a text as in ftcache_settings, a number of bytes among
+/// them; out points to a pointer.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn ftcache_configuration_with_budget(
@@ -641,8 +641,8 @@ pub(crate) fn lines(configuration: &Configuration) -> Vec<String> {
 ///
 /// # Safety
 ///
-/// configuration came from this library; buffer points to capacity writable bytes; needed is NULL or points to a
-/// number.
+/// configuration came from this library; buffer points to capacity writable bytes; needed is NULL or points
+/// to a number.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn ftcache_configuration_text(

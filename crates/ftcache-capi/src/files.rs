@@ -76,8 +76,8 @@ pub struct ftcache_file_bank {
 pub type ftcache_progress =
     Option<unsafe extern "C" fn(user: *mut c_void, read_bytes: u64, total_bytes: u64, pinned_bytes: u64) -> u32>;
 
-/// How banks are read and pinned. All zeros pins every layer, with four threads that read past the page cache where they
-/// can.
+/// How banks are read and pinned. All zeros pins every layer, with four threads that read past the page cache where
+/// they can.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct ftcache_file_options {
@@ -193,17 +193,17 @@ unsafe fn source_of(bank: &ftcache_file_bank, model: &Model) -> Result<BankSourc
     Ok(BankSource::scattered(layer, id, row_bytes, rows.iter().map(place)))
 }
 
-/// Reads banks from files into memory of the library's, pins them, attaches them and keeps them until the cache is freed.
-/// May be called again for others. Blocks; uses threads of its own while it lasts.
+/// Reads banks from files into memory of the library's, pins them, attaches them and keeps them until the cache is
+/// freed. May be called again for others. Blocks; uses threads of its own while it lasts.
 ///
-/// Layers that could not be pinned go through the bounce buffer; where there is none they are not attached, and are for the
-/// CPU: ftcache_layer_get says so. options may be NULL; report is NULL or set to what it came to. On any error nothing is
-/// left of it.
+/// Layers that could not be pinned go through the bounce buffer; where there is none they are not attached, and are for
+/// the CPU: ftcache_layer_get says so. options may be NULL; report is NULL or set to what it came to. On any error
+/// nothing is left of it.
 ///
 /// # Safety
 ///
-/// cache came from ftcache_new; paths points to path_count texts, banks to bank_count entries that are as they say; options
-/// and report are NULL or point to structs of their struct_size.
+/// cache came from ftcache_new; paths points to path_count texts, banks to bank_count entries that are as
+/// they say; options and report are NULL or point to structs of their struct_size.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn ftcache_load_files(
@@ -277,8 +277,9 @@ pub unsafe extern "C" fn ftcache_load_files(
     })
 }
 
-/// How a layer that was read from files is kept: residence is set to an ftcache_residence. The text says why, if it is not
-/// pinned; it is cut to fit and ended by a zero, and buffer may be NULL if capacity is 0. Allocates; waits for nothing.
+/// How a layer that was read from files is kept: residence is set to an ftcache_residence. The text says why, if it is
+/// not pinned; it is cut to fit and ended by a zero, and buffer may be NULL if capacity is 0. Allocates; waits for
+/// nothing.
 ///
 /// # Safety
 ///

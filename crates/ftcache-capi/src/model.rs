@@ -114,8 +114,8 @@ pub unsafe extern "C" fn ftcache_model_new(
 ///
 /// # Safety
 ///
-/// model came from ftcache_model_new; layer_config points to a struct of its struct_size, and its pointers to as many
-/// values as it says.
+/// model came from ftcache_model_new; layer_config points to a struct of its struct_size, and its pointers to
+/// as many values as it says.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn ftcache_model_layer_set(

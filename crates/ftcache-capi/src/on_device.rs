@@ -1,5 +1,5 @@
-//! Device mode: steps that are admitted by kernels, from routes that never leave the device, so that an engine may capture
-//! its decode into a graph.
+//! Device mode: steps that are admitted by kernels, from routes that never leave the device, so that an engine may
+//! capture its decode into a graph.
 
 use std::ffi::c_void;
 
@@ -48,8 +48,9 @@ pub struct ftcache_device_rows {
     pub stride: u64,
 }
 
-/// A step whose routes lie in device memory. Its addresses are read by the launch, and if that is captured by every replay:
-/// they must stay valid until then, and the numbers there are the launch's to read and write in the order of its stream.
+/// A step whose routes lie in device memory. Its addresses are read by the launch, and if that is captured by every
+/// replay: they must stay valid until then, and the numbers there are the launch's to read and write in the order of
+/// its stream.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct ftcache_device_step {
@@ -81,7 +82,8 @@ pub struct ftcache_device_step {
     pub cpu_ids: ftcache_device_rows,
     /// Hybrid: what stands there for the other routes. No expert of the layer.
     pub cpu_none: i64,
-    /// Hybrid: numbers of the engine's, one for each route, to be split by where the route is computed; NULL if not wanted.
+    /// Hybrid: numbers of the engine's, one for each route, to be split by where the route is computed; NULL if not
+    /// wanted.
     pub weights: ftcache_device_rows,
     /// Where those of routes with a slot go, and zeros for others; it may be the weights' own place.
     pub device_weights: ftcache_device_rows,
@@ -161,8 +163,9 @@ unsafe fn device_step(given: &ftcache_device_step, handle: &Handle) -> Result<De
     })
 }
 
-/// Moves the residency to the device. From now on steps are admitted there, and what would decide on the host is refused,
-/// until ftcache_device_leave. Loads the kernels, allocates, and waits for everything enqueued. options may be NULL.
+/// Moves the residency to the device. From now on steps are admitted there, and what would decide on the host is
+/// refused, until ftcache_device_leave. Loads the kernels, allocates, and waits for everything enqueued. options may be
+/// NULL.
 ///
 /// Every layer with slots must be attached, with rows that kernels read where they lie: pinned. A layer that is not is
 /// named.
@@ -173,8 +176,8 @@ unsafe fn device_step(given: &ftcache_device_step, handle: &Handle) -> Result<De
 ///   ftcache_check                                      what a launch was refused for
 ///   ftcache_device_leave                               the residency comes back, as if the steps had been loaded here
 ///
-/// What a graph holds stays good until the slots are rebuilt or the staging buffers are others; a launch that comes too late
-/// writes -1 for every route. Once the cache is freed, no graph that holds its launches may be launched any more.
+/// What a graph holds stays good until the slots are rebuilt or the staging buffers are others; a launch that comes too
+/// late writes -1 for every route. Once the cache is freed, no graph that holds its launches may be launched any more.
 ///
 /// # Safety
 ///
@@ -218,16 +221,18 @@ pub unsafe extern "C" fn ftcache_device_leave(cache: *mut ftcache) -> ftcache_st
     enter(unsafe { cache.as_ref() }, |handle| Ok(handle.on_device()?.leave_device_mode()?))
 }
 
-/// Enqueues the admission of a step whose routes lie on the device: one launch, which may be captured. Allocates nothing,
-/// waits for nothing. The answer is what ftcache_load would have given.
+/// Enqueues the admission of a step whose routes lie on the device: one launch, which may be captured. Allocates
+/// nothing, waits for nothing. The answer is what ftcache_load would have given.
 ///
-/// A step that cannot be admitted (an id that is no expert, more experts than slots, a graph of before a rebuild) writes -1
-/// for every route and leaves the residency as it was; ftcache_check tells. All launches of a cache are to be in one order:
-/// over one stream, or over several that the engine orders by events, which may be recorded in the capture.
+/// A step that cannot be admitted (an id that is no expert, more experts than slots, a graph of before a rebuild)
+/// writes -1 for every route and leaves the residency as it was; ftcache_check tells. All launches of a cache are to be
+/// in one order: over one stream, or over several that the engine orders by events, which may be recorded in the
+/// capture.
 ///
 /// # Safety
 ///
-/// cache came from ftcache_new; stream is the device's; step points to a struct of its struct_size and is as it says.
+/// cache came from ftcache_new; stream is the device's; step points to a struct of its struct_size and is as
+/// it says.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn ftcache_device_admit(
@@ -245,9 +250,9 @@ pub unsafe extern "C" fn ftcache_device_admit(
     })
 }
 
-/// Enqueues the copies that the layer's last admission decided on, in all banks: one launch, which may be captured. Kernels
-/// that read the slots come behind it, and so does the next admission of the layer's pool. Allocates nothing, waits for
-/// nothing.
+/// Enqueues the copies that the layer's last admission decided on, in all banks: one launch, which may be captured.
+/// Kernels that read the slots come behind it, and so does the next admission of the layer's pool. Allocates nothing,
+/// waits for nothing.
 ///
 /// # Safety
 ///
@@ -261,13 +266,13 @@ pub unsafe extern "C" fn ftcache_device_gather(cache: *mut ftcache, stream: *mut
     })
 }
 
-/// The same once the host has raised a word to value or past it, counted around the end of 32 bits: for rows that the engine
-/// reads in late. The word lies in registered memory, and is raised after the rows were written.
+/// The same once the host has raised a word to value or past it, counted around the end of 32 bits: for rows that the
+/// engine reads in late. The word lies in registered memory, and is raised after the rows were written.
 ///
 /// # Safety
 ///
-/// cache came from ftcache_new; stream is the device's; word points to an aligned uint32_t that stays there until every
-/// launch that was told of it is done, and is written atomically meanwhile.
+/// cache came from ftcache_new; stream is the device's; word points to an aligned uint32_t that stays there
+/// until every launch that was told of it is done, and is written atomically meanwhile.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn ftcache_device_gather_after(
@@ -300,8 +305,9 @@ pub unsafe extern "C" fn ftcache_device_reset(cache: *mut ftcache, stream: *mut 
     enter(unsafe { cache.as_ref() }, |handle| Ok(handle.on_device()?.reset_on_device(stream_of(stream))?))
 }
 
-/// Enqueues the begin of a prefill chunk: slots under borrowed buffers are freed, and handed out to nobody until it ends.
-/// Comes behind all that reads those slots; the engine keeps the order of a chunk's calls and streams. May be captured.
+/// Enqueues the begin of a prefill chunk: slots under borrowed buffers are freed, and handed out to nobody until it
+/// ends. Comes behind all that reads those slots; the engine keeps the order of a chunk's calls and streams. May be
+/// captured.
 ///
 /// # Safety
 ///
@@ -313,9 +319,9 @@ pub unsafe extern "C" fn ftcache_device_chunk_begin(cache: *mut ftcache, stream:
     enter(unsafe { cache.as_ref() }, |handle| Ok(handle.on_device()?.begin_chunk_on_device(stream_of(stream))?))
 }
 
-/// Enqueues that a layer is staged in a buffer, hits from their slots and misses from the host. Comes behind all that reads
-/// the buffer's last layer. A borrowed buffer is not filled unless a chunk is open, which ftcache_check tells. May be
-/// captured.
+/// Enqueues that a layer is staged in a buffer, hits from their slots and misses from the host. Comes behind all that
+/// reads the buffer's last layer. A borrowed buffer is not filled unless a chunk is open, which ftcache_check tells.
+/// May be captured.
 ///
 /// # Safety
 ///
@@ -405,8 +411,8 @@ pub unsafe extern "C" fn ftcache_device_reading_get(
     })
 }
 
-/// Statistics of the steps of one phase of a layer, of the last reading; phase is an ftcache_phase. *is_there is set to 0 if
-/// there is no reading, and the statistics are zeros then.
+/// Statistics of the steps of one phase of a layer, of the last reading; phase is an ftcache_phase. *is_there is set to
+/// 0 if there is no reading, and the statistics are zeros then.
 ///
 /// # Safety
 ///
@@ -437,9 +443,9 @@ pub unsafe extern "C" fn ftcache_device_phase_stats_get(
     })
 }
 
-/// What the last admission of a layer on the device decided. Waits for everything enqueued: for tests, and for engines that
-/// copy by themselves. The arrays are the library's, and valid until the next call on the handle; what only the host knows
-/// of a plan (runs, left, evictions) is empty.
+/// What the last admission of a layer on the device decided. Waits for everything enqueued: for tests, and for engines
+/// that copy by themselves. The arrays are the library's, and valid until the next call on the handle; what only the
+/// host knows of a plan (runs, left, evictions) is empty.
 ///
 /// # Safety
 ///

@@ -21,8 +21,8 @@ pub struct ftcache_copy {
     pub row: u32,
 }
 
-/// Neighbouring rows to neighbouring slots: one copy for each bank whose rows and slots lie without gaps. This struct will
-/// not grow.
+/// Neighbouring rows to neighbouring slots: one copy for each bank whose rows and slots lie without gaps. This struct
+/// will not grow.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct ftcache_run {
@@ -181,12 +181,13 @@ pub unsafe extern "C" fn ftcache_plan_get(cache: *mut ftcache, plan: *mut ftcach
     })
 }
 
-/// The last plan in one line, for people and logs. The text is cut to fit and ended by a zero; *needed is set to the bytes
-/// of all of it, and may be NULL. Allocates; waits for nothing.
+/// The last plan in one line, for people and logs. The text is cut to fit and ended by a zero; *needed is set to the
+/// bytes of all of it, and may be NULL. Allocates; waits for nothing.
 ///
 /// # Safety
 ///
-/// cache came from ftcache_new; buffer points to capacity writable bytes; needed is NULL or points to a number.
+/// cache came from ftcache_new; buffer points to capacity writable bytes; needed is NULL or points to a
+/// number.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn ftcache_plan_text(
@@ -203,7 +204,8 @@ pub unsafe extern "C" fn ftcache_plan_text(
 }
 
 /// The last plan as a map of the layer's experts, for kernels that take one: map[expert] is its slot, or absent if the
-/// step does not route to it or the CPU computes it. count is the number of experts. Allocates nothing, waits for nothing.
+/// step does not route to it or the CPU computes it. count is the number of experts. Allocates nothing, waits for
+/// nothing.
 ///
 /// # Safety
 ///
@@ -239,8 +241,8 @@ pub unsafe extern "C" fn ftcache_plan_map(
     })
 }
 
-/// The expert of each route of the last step that the CPU computes, in route order, and none for the others. count is the
-/// number of routes. Allocates nothing, waits for nothing.
+/// The expert of each route of the last step that the CPU computes, in route order, and none for the others. count is
+/// the number of routes. Allocates nothing, waits for nothing.
 ///
 /// # Safety
 ///
@@ -276,8 +278,8 @@ pub unsafe extern "C" fn ftcache_plan_cpu_experts(
 ///
 /// # Safety
 ///
-/// cache came from ftcache_new; weights points to count numbers, device_weights and cpu_weights to count writable ones,
-/// and these two lie apart.
+/// cache came from ftcache_new; weights points to count numbers, device_weights and cpu_weights to count
+/// writable ones, and these two lie apart.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn ftcache_plan_split_weights(
@@ -319,8 +321,8 @@ fn check_route_count(plan: &Plan, count: u64) -> Result<(), Failure> {
     Err(Failure::argument(format!("count is {count}; the last step had {routes} routes")))
 }
 
-/// Ends the open plan as carried out: every row lies in its slot, or will for whatever reads it. Allocates nothing, waits
-/// for nothing.
+/// Ends the open plan as carried out: every row lies in its slot, or will for whatever reads it. Allocates nothing,
+/// waits for nothing.
 ///
 /// # Safety
 ///
@@ -332,8 +334,8 @@ pub unsafe extern "C" fn ftcache_commit(cache: *mut ftcache) -> ftcache_status {
     enter(unsafe { cache.as_ref() }, |handle| Ok(handle.planner()?.commit()?))
 }
 
-/// Ends the open plan as not carried out: the slots that it would have filled are free. Old owners do not come back, since
-/// their rows may be overwritten; the step is not counted. Allocates nothing, waits for nothing.
+/// Ends the open plan as not carried out: the slots that it would have filled are free. Old owners do not come back,
+/// since their rows may be overwritten; the step is not counted. Allocates nothing, waits for nothing.
 ///
 /// # Safety
 ///
@@ -365,8 +367,8 @@ pub unsafe extern "C" fn ftcache_admit_later(cache: *mut ftcache, most: u64, fli
     })
 }
 
-/// Makes the rows of a flight resident, for FTCACHE_DEVICE_NONE: their copies are done. landed is NULL or set to how many
-/// there are; those that were forgotten on their way are not among them.
+/// Makes the rows of a flight resident, for FTCACHE_DEVICE_NONE: their copies are done. landed is NULL or set to how
+/// many there are; those that were forgotten on their way are not among them.
 ///
 /// # Safety
 ///
@@ -385,8 +387,8 @@ pub unsafe extern "C" fn ftcache_land_flight(cache: *mut ftcache, flight: u64, l
     })
 }
 
-/// Where residents come back to, for FTCACHE_DEVICE_NONE, while the plan of ftcache_bring_back is open. The array is the
-/// library's, and valid until the next call on the handle.
+/// Where residents come back to, for FTCACHE_DEVICE_NONE, while the plan of ftcache_bring_back is open. The array is
+/// the library's, and valid until the next call on the handle.
 ///
 /// # Safety
 ///

@@ -17,7 +17,8 @@ pub struct ftcache_device_facts {
     pub struct_size: u32,
     /// The CUDA device's number; 0 on the host.
     pub ordinal: u32,
-    /// The newest CUDA version that the driver serves, 1000 times the major version and 10 times the minor; 0 on the host.
+    /// The newest CUDA version that the driver serves, 1000 times the major version and 10 times the minor; 0 on the
+    /// host.
     pub driver_version: u32,
     /// Compute capability, 10 times the major version and the minor; 0 on the host.
     pub capability: u32,
@@ -40,8 +41,8 @@ pub struct ftcache_device_facts {
 // SAFETY: `repr(C)`, a `u32` first, integers only.
 unsafe impl SizedStruct for ftcache_device_facts {}
 
-/// What was found out about the device when the cache was made. Asks it for its free memory; allocates nothing, waits for
-/// nothing.
+/// What was found out about the device when the cache was made. Asks it for its free memory; allocates nothing, waits
+/// for nothing.
 ///
 /// # Safety
 ///
@@ -78,12 +79,14 @@ pub unsafe extern "C" fn ftcache_device_facts_get(
     })
 }
 
-/// The same for people, with the device's name and, if copies go one by one, the reason: one fact a line. The text is cut to
-/// fit and ended by a zero; *needed is set to the bytes of all of it, and may be NULL. Allocates; waits for nothing.
+/// The same for people, with the device's name and, if copies go one by one, the reason: one fact a line. The text is
+/// cut to fit and ended by a zero; *needed is set to the bytes of all of it, and may be NULL. Allocates; waits for
+/// nothing.
 ///
 /// # Safety
 ///
-/// cache came from ftcache_new; buffer points to capacity writable bytes; needed is NULL or points to a number.
+/// cache came from ftcache_new; buffer points to capacity writable bytes; needed is NULL or points to a
+/// number.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn ftcache_device_text(
@@ -104,8 +107,8 @@ pub unsafe extern "C" fn ftcache_device_text(
     })
 }
 
-/// Measures whether every arena lies on the device, before any rows are attached: where device memory may overflow into the
-/// host's, one that does not is far slower, without an error. *spilled is set to the number of those that do not.
+/// Measures whether every arena lies on the device, before any rows are attached: where device memory may overflow into
+/// the host's, one that does not is far slower, without an error. *spilled is set to the number of those that do not.
 ///
 /// Takes up to 256 MiB of device memory for the moment, and waits. The text has each arena's rate; it is cut to fit and
 /// ended by a zero, and buffer may be NULL if capacity is 0.

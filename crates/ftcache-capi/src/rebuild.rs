@@ -46,8 +46,8 @@ pub struct ftcache_rebuild_report {
     pub buffer_count: u32,
     /// 1 if staging was asked for and could not be had with these slots.
     pub staging_lost: u32,
-    /// FTCACHE_DEVICE_NONE: the rows that the engine has to move before the next step, from slot to slot; all pools that
-    /// keep their slots in place move nothing. The library's, and valid until the next call on the handle.
+    /// FTCACHE_DEVICE_NONE: the rows that the engine has to move before the next step, from slot to slot; all pools
+    /// that keep their slots in place move nothing. The library's, and valid until the next call on the handle.
     pub moves: *const ftcache_move,
     /// How many.
     pub move_count: u64,
@@ -103,17 +103,17 @@ fn word_of(rebuilt: &Rebuilt) -> ftcache_rebuilt {
 /// its way, and allocates: nobody may read the slots any more.
 ///
 /// keep 1: residents survive, the most recently used first, if the old and the new slots together take no more than
-/// most_bytes of device memory and the device has it; else nobody does, which the report says. Addresses that were handed
-/// out are void afterwards (ftcache_generation), and so is every graph that holds launches of device mode. Pins and the
-/// order of steps go on; statistics start over. report may be NULL.
+/// most_bytes of device memory and the device has it; else nobody does, which the report says. Addresses that were
+/// handed out are void afterwards (ftcache_generation), and so is every graph that holds launches of device mode. Pins
+/// and the order of steps go on; statistics start over. report may be NULL.
 ///
-/// If the configuration is refused, nothing has changed. If the device has not the memory, the old slots are there again
-/// and empty; or there are none, and every call says FTCACHE_STATUS_UNAVAILABLE until a rebuild brings some back.
+/// If the configuration is refused, nothing has changed. If the device has not the memory, the old slots are there
+/// again and empty; or there are none, and every call says FTCACHE_STATUS_UNAVAILABLE until a rebuild brings some back.
 ///
 /// # Safety
 ///
-/// cache came from ftcache_new; configuration came from this library; report is NULL or points to a struct of its
-/// struct_size.
+/// cache came from ftcache_new; configuration came from this library; report is NULL or points to a struct of
+/// its struct_size.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn ftcache_rebuild(
@@ -187,11 +187,11 @@ pub unsafe extern "C" fn ftcache_rebuild(
     })
 }
 
-/// Who is in a slot, in the order of use, as bytes to be kept for a later run. fingerprint is the caller's: a hash of the
-/// model file and whatever else must be the same then.
+/// Who is in a slot, in the order of use, as bytes to be kept for a later run. fingerprint is the caller's: a hash of
+/// the model file and whatever else must be the same then.
 ///
-/// *needed is set to their number. If capacity is less, nothing is written; buffer may be NULL if capacity is 0. Allocates;
-/// waits for nothing.
+/// *needed is set to their number. If capacity is less, nothing is written; buffer may be NULL if capacity is 0.
+/// Allocates; waits for nothing.
 ///
 /// # Safety
 ///
@@ -220,17 +220,17 @@ pub unsafe extern "C" fn ftcache_residents_get(
     })
 }
 
-/// Brings residents back into an empty cache: of each pool's as many as it has slots, the most recently used. The bytes are
-/// those of ftcache_residents_get, and fingerprint what was given to it.
+/// Brings residents back into an empty cache: of each pool's as many as it has slots, the most recently used. The bytes
+/// are those of ftcache_residents_get, and fingerprint what was given to it.
 ///
-/// Copies are enqueued on the copy stream, and what the compute stream is given next comes behind them; *copied is set to
-/// their bytes, and may be NULL. Where the engine copies by itself, it opens the plan of ftcache_placements_get instead,
-/// and *copied is set to 0. Allocates; waits for nothing.
+/// Copies are enqueued on the copy stream, and what the compute stream is given next comes behind them; *copied is set
+/// to their bytes, and may be NULL. Where the engine copies by itself, it opens the plan of ftcache_placements_get
+/// instead, and *copied is set to 0. Allocates; waits for nothing.
 ///
 /// # Safety
 ///
-/// cache came from ftcache_new; streams is NULL or points to a struct of its struct_size; bytes points to count bytes;
-/// copied is NULL or points to a number.
+/// cache came from ftcache_new; streams is NULL or points to a struct of its struct_size; bytes points to
+/// count bytes; copied is NULL or points to a number.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn ftcache_bring_back(

@@ -12,8 +12,8 @@ use crate::failure::Failure;
 use crate::status::ftcache_status;
 use crate::step::phase_of;
 
-/// What the steps since the start, or since ftcache_stats_reset, came to. In device mode, until the residency went there:
-/// see ftcache_device_reading_get.
+/// What the steps since the start, or since ftcache_stats_reset, came to. In device mode, until the residency went
+/// there: see ftcache_device_reading_get.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct ftcache_stats {
@@ -194,13 +194,14 @@ pub unsafe extern "C" fn ftcache_pool_stats_get(
     })
 }
 
-/// Everything that is counted as one JSON object: "total", "pools", "layers" (each with its "phases"), "chunks", "later",
-/// "digest", "step", "generation". The text is cut to fit and ended by a zero; *needed is set to the bytes of all of it,
-/// and may be NULL. Allocates; waits for nothing.
+/// Everything that is counted as one JSON object: "total", "pools", "layers" (each with its "phases"), "chunks",
+/// "later", "digest", "step", "generation". The text is cut to fit and ended by a zero; *needed is set to the bytes of
+/// all of it, and may be NULL. Allocates; waits for nothing.
 ///
 /// # Safety
 ///
-/// cache came from ftcache_new; buffer points to capacity writable bytes; needed is NULL or points to a number.
+/// cache came from ftcache_new; buffer points to capacity writable bytes; needed is NULL or points to a
+/// number.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn ftcache_stats_json(
@@ -312,8 +313,8 @@ pub unsafe extern "C" fn ftcache_stats_reset(cache: *mut ftcache) -> ftcache_sta
 }
 
 /// A number of 64 bits that stands for who is where, and for the order of victims: equal on ranks that decided alike.
-/// Costs a pass over the slots; allocates nothing, waits for nothing. In device mode, of the time when the residency went
-/// there: ftcache_device_reading_get has the device's.
+/// Costs a pass over the slots; allocates nothing, waits for nothing. In device mode, of the time when the residency
+/// went there: ftcache_device_reading_get has the device's.
 ///
 /// # Safety
 ///
@@ -329,7 +330,8 @@ pub unsafe extern "C" fn ftcache_digest(cache: *mut ftcache, digest: *mut u64) -
     })
 }
 
-/// Counts the rebuilds: with each, addresses that were handed out before are void. Allocates nothing, waits for nothing.
+/// Counts the rebuilds: with each, addresses that were handed out before are void. Allocates nothing, waits for
+/// nothing.
 ///
 /// # Safety
 ///

@@ -37,11 +37,11 @@ pub enum ftcache_status {
     /// The cache, its device or its driver cannot do that at all: a cache without a device copies nothing, a host
     /// device runs no kernels. Nothing has changed.
     Unsupported = 11,
-    /// The call is out of order: a plan or a chunk is open or is not, the cache is in device mode or is not, a stream is
-    /// being captured. Nothing has changed.
+    /// The call is out of order: a plan or a chunk is open or is not, the cache is in device mode or is not, a stream
+    /// is being captured. Nothing has changed.
     OutOfOrder = 12,
-    /// The row of an expert is on its way behind an earlier step, so that a step that fetches every miss has to wait for
-    /// it: try again once it has landed. Nothing has changed.
+    /// The row of an expert is on its way behind an earlier step, so that a step that fetches every miss has to wait
+    /// for it: try again once it has landed. Nothing has changed.
     InFlight = 13,
     /// A rebuild left no slots. Another, of fewer bytes, may bring some back; every other call says so until then.
     Unavailable = 14,

@@ -18,8 +18,8 @@ use crate::status::ftcache_status;
 pub enum ftcache_phase {
     /// A token of each request: what is routed to has been used.
     Decode = 0,
-    /// Drafted tokens: hits keep their place in the order of victims, since a draft may be rejected. ftcache_accept says
-    /// what was used in the end.
+    /// Drafted tokens: hits keep their place in the order of victims, since a draft may be rejected. ftcache_accept
+    /// says what was used in the end.
     Verify = 1,
     /// A prompt: hits keep their place, and misses are the first to go after free slots, so that a prompt costs the
     /// decode set no more than it must.
@@ -51,9 +51,9 @@ pub struct ftcache_step {
     pub phase: u32,
     /// An ftcache_misses.
     pub misses: u32,
-    /// The engine's name for the step, if has_token is 1. A second call for this layer with the same token, before another
-    /// admission of the layer and before anything was freed by a call, has the same answer and changes nothing: for the
-    /// two or three multiplies that read one route tensor.
+    /// The engine's name for the step, if has_token is 1. A second call for this layer with the same token, before
+    /// another admission of the layer and before anything was freed by a call, has the same answer and changes nothing:
+    /// for the two or three multiplies that read one route tensor.
     pub token: u64,
     /// 1 if token counts.
     pub has_token: u32,
@@ -96,9 +96,9 @@ pub struct ftcache_routes {
     pub has_absent: u32,
     /// Where whole experts are divided between ranks: the number of this rank's first one.
     pub first_expert: u32,
-    /// Experts of a layer over all ranks, if ids count those: this cache's are as many as its model has, from first_expert
-    /// on, and routes to others are absent. Rank r of n then owns those from r * whole_count / n on. 0: every id is this
-    /// cache's.
+    /// Experts of a layer over all ranks, if ids count those: this cache's are as many as its model has, from
+    /// first_expert on, and routes to others are absent. Rank r of n then owns those from r * whole_count / n on. 0:
+    /// every id is this cache's.
     pub whole_count: u32,
     /// 0.
     pub reserved: u32,
@@ -119,8 +119,8 @@ pub struct ftcache_slots {
     pub slots: *mut c_void,
     /// Bytes from one row's first slot to the next row's; 0 means rows without gaps.
     pub row_stride_bytes: u64,
-    /// What is written for a route that is absent, or in another part of a partitioned step: a number of slot_bytes bytes
-    /// that is no slot of the pool, since no slot is given out twice. -1 is what most kernels skip.
+    /// What is written for a route that is absent, or in another part of a partitioned step: a number of slot_bytes
+    /// bytes that is no slot of the pool, since no slot is given out twice. -1 is what most kernels skip.
     pub absent_slot: i64,
     /// What is written for a route that the CPU computes, in a hybrid step: as above.
     pub cpu_slot: i64,
@@ -399,14 +399,14 @@ impl Ids {
 /// streams may be NULL: the default stream then does both. slots may be NULL: ftcache_plan_get and its neighbours then
 /// tell what was decided.
 ///
-/// On FTCACHE_STATUS_DEVICE the slots of the step's misses are free, and the step may be tried again; but if the message
-/// begins with "behind an earlier step", this one has changed nothing. On any other status nothing has changed. In every
-/// case but FTCACHE_STATUS_OK the caller's slots are as they were.
+/// On FTCACHE_STATUS_DEVICE the slots of the step's misses are free, and the step may be tried again; but if the
+/// message begins with "behind an earlier step", this one has changed nothing. On any other status nothing has changed.
+/// In every case but FTCACHE_STATUS_OK the caller's slots are as they were.
 ///
 /// # Safety
 ///
-/// cache came from ftcache_new; step, routes, streams and slots point to structs of their struct_size, and the memory that
-/// they name is readable and writable as they say.
+/// cache came from ftcache_new; step, routes, streams and slots point to structs of their struct_size, and
+/// the memory that they name is readable and writable as they say.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn ftcache_load(
@@ -474,13 +474,13 @@ pub unsafe extern "C" fn ftcache_admit(
 /// Parts a step that is wider than its pool by experts, so that each part fits and each expert is fetched once; a step
 /// that fits is one part. Admits nothing. *part_count is set to their number, 0 if no route is present.
 ///
-/// The parts are loaded (or admitted) one after another, each once the kernels of the one before are enqueued. They hold
-/// as long as nothing else is admitted and nothing is freed. Statistics count one step.
+/// The parts are loaded (or admitted) one after another, each once the kernels of the one before are enqueued. They
+/// hold as long as nothing else is admitted and nothing is freed. Statistics count one step.
 ///
 /// # Safety
 ///
-/// cache came from ftcache_new; step and routes point to structs of their struct_size, and the memory that routes names
-/// is readable as it says; part_count points to a uint32_t.
+/// cache came from ftcache_new; step and routes point to structs of their struct_size, and the memory that
+/// routes names is readable as it says; part_count points to a uint32_t.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn ftcache_partition(
@@ -540,8 +540,8 @@ impl Parted {
 ///
 /// # Safety
 ///
-/// cache came from ftcache_new; streams and slots point to structs of their struct_size or are NULL, and the memory that
-/// slots names is writable as it says, for as many rows as the routes had.
+/// cache came from ftcache_new; streams and slots point to structs of their struct_size or are NULL, and the
+/// memory that slots names is writable as it says, for as many rows as the routes had.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn ftcache_load_part(
@@ -624,9 +624,9 @@ pub unsafe extern "C" fn ftcache_accept(
     })
 }
 
-/// Makes resident what has arrived behind earlier hybrid steps (later_step_bytes of ftcache_config). Every step does this
-/// first; on its own it is for an engine that looks at the residency between steps. landed is NULL or set to the number
-/// of rows. Waits for nothing. What failed behind a step is told here, or by the next step.
+/// Makes resident what has arrived behind earlier hybrid steps (later_step_bytes of ftcache_config). Every step does
+/// this first; on its own it is for an engine that looks at the residency between steps. landed is NULL or set to the
+/// number of rows. Waits for nothing. What failed behind a step is told here, or by the next step.
 ///
 /// # Safety
 ///

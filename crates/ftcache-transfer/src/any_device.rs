@@ -1,4 +1,5 @@
-//! One of the devices there are, chosen at run time: for a caller that cannot be generic over them, as the C ABI cannot.
+//! One of the devices there are, chosen at run time: for a caller that cannot be generic over them, as the C ABI
+//! cannot.
 //!
 //! *Unsafe* only in handing each call on, promises and all.
 

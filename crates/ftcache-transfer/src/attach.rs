@@ -30,8 +30,8 @@ impl<D: Device> Loader<D> {
     /// # Errors
     ///
     /// An unknown layer or bank, a bank that the layer does not read, a stride below the row's width, fewer bytes than
-    /// the experts' rows take, or rows that need a bounce buffer where there is none; a residency that is on the device,
-    /// or the device's own. What was attached before stays.
+    /// the experts' rows take, or rows that need a bounce buffer where there is none; a residency that is on the
+    /// device, or the device's own. What was attached before stays.
     pub fn attach(&mut self, layer: LayerId, bank: BankId, rows: HostRows) -> Result<(), AttachError> {
         self.banks.check(layer, bank, &rows)?;
         self.check_with_host("attach")?;

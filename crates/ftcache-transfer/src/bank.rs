@@ -64,8 +64,8 @@ impl HostRows {
     ///
     /// # Safety
     ///
-    /// `bytes` bytes from `base` on stay readable and unchanged as long as these rows are attached, and until every
-    /// stream that copies from them has been synchronised.
+    /// `bytes` bytes from `base` on stay readable and unchanged as long as these rows are attached, and until
+    /// every stream that copies from them has been synchronised.
     pub unsafe fn borrowed(base: *const u8, bytes: u64, stride: u64) -> Self {
         Self { base, bytes, stride, _owner: None }
     }
@@ -93,7 +93,8 @@ impl HostMemory {
     ///
     /// # Safety
     ///
-    /// It stays mapped until it is unregistered, or whoever registers it is gone; and as long as rows in it are attached.
+    /// It stays mapped until it is unregistered, or whoever registers it is gone; and as long as rows in it
+    /// are attached.
     pub const unsafe fn borrowed(base: *const u8, bytes: u64) -> Self {
         Self { base, bytes }
     }

@@ -230,9 +230,9 @@ impl<D: Device> Loader<D> {
 
 impl<D: Device> Drop for Loader<D> {
     fn drop(&mut self) {
-        // Nobody is left to be told what fails. Freeing waits for what is enqueued, so no copy lands in memory that is given back, or reads rows that are
-        // gone: they go after this. A device that cannot wait does no more work; threads of ours that could still
-        // read are stopped with the bounce buffer.
+        // Nobody is left to be told what fails. Freeing waits for what is enqueued, so no copy lands in memory that is
+        // given back, or reads rows that are gone: they go after this. A device that cannot wait does no more work;
+        // threads of ours that could still read are stopped with the bounce buffer.
         if let Ok(places) = &mut self.places {
             if let Some(stage) = &mut places.stage {
                 stage.free(&mut self.device);

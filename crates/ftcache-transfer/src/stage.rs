@@ -228,8 +228,8 @@ impl<D: Device> Loader<D> {
     ///
     /// # Errors
     ///
-    /// The device's, what it lacks if it holds no slots, a chunk that is open, or a residency that is on the device. The
-    /// buffers that were there stay.
+    /// The device's, what it lacks if it holds no slots, a chunk that is open, or a residency that is on the device.
+    /// The buffers that were there stay.
     pub fn set_staging(&mut self, staging: Staging) -> Result<(), DeviceError> {
         self.check_with_host("staging buffers")?;
         let alignment = self.geometry.constraints().alignment.max(64);

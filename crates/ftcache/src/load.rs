@@ -80,7 +80,11 @@ impl<D: Device> Cache<D> {
         match self.loader.apply(streams, ticket.plan()) {
             Ok(bytes) => {
                 let expert_bytes = self.loader.geometry().model().layer(step.layer).expert_bytes();
-                debug_assert_eq!(bytes, ticket.plan().copies().len() as u64 * expert_bytes, "what Stats::of_layer says");
+                debug_assert_eq!(
+                    bytes,
+                    ticket.plan().copies().len() as u64 * expert_bytes,
+                    "what Stats::of_layer says"
+                );
                 ticket.commit();
                 self.fetch_later(streams);
                 Ok(())

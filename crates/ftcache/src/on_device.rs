@@ -1,5 +1,5 @@
-//! Device mode: steps that are admitted by kernels, from routes that never leave the device, so that an engine may capture
-//! its decode into a graph.
+//! Device mode: steps that are admitted by kernels, from routes that never leave the device, so that an engine may
+//! capture its decode into a graph.
 //!
 //! ```text
 //! enter_device_mode                                   the residency moves to the device
@@ -10,8 +10,8 @@
 //! ```
 //!
 //! What a graph holds stays good until the slots are rebuilt or the staging buffers are others; a launch that comes too
-//! late answers -1 for every route and is told of by [`Cache::check_device`]. Once the cache is gone, no graph that holds
-//! its launches may be launched any more.
+//! late answers -1 for every route and is told of by [`Cache::check_device`]. Once the cache is gone, no graph that
+//! holds its launches may be launched any more.
 
 use ftcache_policy::LayerId;
 use ftcache_transfer::{

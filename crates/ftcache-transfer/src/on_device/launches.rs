@@ -2,8 +2,8 @@
 //! launched by what a launch before them decided.
 //!
 //! Nothing here is kept between calls but what lies on the device, so whatever is captured can be launched again. The
-//! order of the launches is the engine's: over one stream, or over several that it orders by events of its own, which may
-//! be recorded in the capture.
+//! order of the launches is the engine's: over one stream, or over several that it orders by events of its own, which
+//! may be recorded in the capture.
 //!
 //! *Unsafe*, relying on promises of [`Loader`]'s: rows stay attached while gathers read them, and are exchanged only
 //! after a wait for everything enqueued.
@@ -49,8 +49,9 @@ impl HostWord {
     ///
     /// # Safety
     ///
-    /// The word lies in registered memory and stays there until every launch that was told of it is done; if that was
-    /// captured, as long as its graph is launched. It is raised after the rows that are gathered then were written.
+    /// The word lies in registered memory and stays there until every launch that was told of it is done; if
+    /// that was captured, as long as its graph is launched. It is raised after the rows that are gathered then were
+    /// written.
     pub const unsafe fn from_raw(word: *const AtomicU32, value: u32) -> Self {
         Self { word, value }
     }
@@ -254,11 +255,11 @@ impl<D: Device> Loader<D> {
     }
 
     /// The same once the host has raised a word, if there is anything to copy: for rows whose place is pinned and whose
-    /// bytes the engine reads in late. Two launches, of which the first waits; what it waits for is of one launch, so in a
-    /// graph the word is to be lowered between two.
+    /// bytes the engine reads in late. Two launches, of which the first waits; what it waits for is of one launch, so
+    /// in a graph the word is to be lowered between two.
     ///
-    /// If the word is not raised in time, the slots that the step was given for its misses are free again and nothing is
-    /// copied, which [`take_faults`](Self::take_faults) tells.
+    /// If the word is not raised in time, the slots that the step was given for its misses are free again and nothing
+    /// is copied, which [`take_faults`](Self::take_faults) tells.
     ///
     /// # Errors
     ///

@@ -1,8 +1,9 @@
 //! Admission on the device: the residency in tables that kernels decide over (`kernels/`), as the host does to the bit.
 //!
-//! `abi.rs` is what crosses to kernels; `tables.rs` the residency there, and the launches over it alone, with `block.rs` for
-//! its memory and `page.rs` for what comes back; `step.rs` what an engine says of a step whose routes lie on the device;
-//! `launches.rs` a loader's rows and slots beside it, for gathers, and `staging.rs` its buffers. All calls but entering and leaving only enqueue, and may be captured into a graph.
+//! `abi.rs` is what crosses to kernels; `tables.rs` the residency there, and the launches over it alone, with
+//! `block.rs` for its memory and `page.rs` for what comes back; `step.rs` what an engine says of a step whose routes
+//! lie on the device; `launches.rs` a loader's rows and slots beside it, for gathers, and `staging.rs` its buffers. All
+//! calls but entering and leaving only enqueue, and may be captured into a graph.
 
 pub(crate) mod abi;
 mod block;

@@ -157,7 +157,8 @@ impl<D: Device> Loader<D> {
         Ok(())
     }
 
-    /// Enqueues that a layer is staged in a buffer in one launch: where there is one buffer, or nothing to overlap with.
+    /// Enqueues that a layer is staged in a buffer in one launch: where there is one buffer, or nothing to overlap
+    /// with.
     ///
     /// # Errors
     ///

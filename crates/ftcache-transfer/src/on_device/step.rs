@@ -23,9 +23,10 @@ impl DeviceRows {
     ///
     /// # Safety
     ///
-    /// As many rows and numbers as a step says lie there, in memory of the device or in pinned memory that it reaches at
-    /// this address; and stay there until every launch that was told of them is done, which for one that was captured
-    /// is when its graph is launched no more. Nobody else writes them meanwhile but in the order of its streams.
+    /// As many rows and numbers as a step says lie there, in memory of the device or in pinned memory that it
+    /// reaches at this address; and stay there until every launch that was told of them is done, which for one that was
+    /// captured is when its graph is launched no more. Nobody else writes them meanwhile but in the order of its
+    /// streams.
     pub const unsafe fn from_raw(address: u64, stride: u64) -> Self {
         Self { address, stride }
     }

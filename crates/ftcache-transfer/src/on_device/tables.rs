@@ -1,9 +1,9 @@
 //! Who is where, in device memory, and the launches that decide over it.
 //!
-//! The tables are one block of memory, made anew when the pools are others. Beside them lives the header, as long as the
-//! cache does: a launch that was captured before a rebuild finds there that it is of another generation, and touches
-//! nothing else. Faults and readings come back through pages of pinned memory, so that looking at them waits for
-//! nothing.
+//! The tables are one block of memory, made anew when the pools are others. Beside them lives the header, as long as
+//! the cache does: a launch that was captured before a rebuild finds there that it is of another generation, and
+//! touches nothing else. Faults and readings come back through pages of pinned memory, so that looking at them waits
+//! for nothing.
 //!
 //! *Unsafe*, relying on two promises: the engine's addresses are what [`DeviceRows`](super::DeviceRows) says; the pages
 //! stay until nothing that is enqueued writes them, which is when the device was synchronised and no graph is launched
