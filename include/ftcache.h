@@ -103,8 +103,8 @@
  * may be captured; a graph is replayed with new routes in the same buffer, as often as there are tokens, with no call
  * between:
  *
- *     // Enqueues one layer's step on a stream that may be being captured. ids is device memory: token_count rows of top_k
- *     // ids, which become slots.
+ *     // Enqueues one layer's step on a stream that may be being captured. ids is device memory: token_count rows of
+ *     // top_k ids, which become slots.
  *     ftcache_status captured_step(ftcache *cache, void *stream, uint32_t layer, int32_t *ids, uint64_t token_count,
  *                                  uint32_t top_k) {
  *         ftcache_step what = {0};
@@ -263,6 +263,25 @@ typedef uint32_t ftcache_scope;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// How slots are divided between pools.
+enum ftcache_split
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // As many per layer in every pool as the bounds allow.
+    FTCACHE_SPLIT_EQUAL = 0,
+    // By how often the experts of a pool's layers were used: use_counts.
+    FTCACHE_SPLIT_PROFILE = 1,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum ftcache_split ftcache_split;
+#else
+typedef uint32_t ftcache_split;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // How many bytes follow a pool's last slot, for kernels that read past a row's end.
 enum ftcache_tail_pad
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -315,6 +334,8 @@ enum ftcache_strategy
     FTCACHE_STRATEGY_HYBRID = 1,
     // On the CPU, resident or not: slots serve prefill alone.
     FTCACHE_STRATEGY_CPU = 2,
+    // As rates recommend; ftcache_configuration_get has what that is.
+    FTCACHE_STRATEGY_MEASURED = 3,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -678,6 +699,33 @@ typedef struct ftcache_tag_limit {
     uint64_t slots;
 } ftcache_tag_limit;
 
+// What was measured with experts of one quantisation and size, in bytes a second; `ftcache probe` writes such figures.
+// This struct will not grow.
+typedef struct ftcache_rate {
+    // The quantisation tag; NULL for layers without one. Copied.
+    const void *tag;
+    // Its bytes.
+    uint64_t tag_bytes;
+    // Bytes of one expert. The figures stand for experts of half to twice this size.
+    uint64_t expert_bytes;
+    // Over the link while the CPU rests.
+    double link;
+    // By the CPU while the link rests; 0 if it has no code for the quantisation.
+    double cpu;
+    // Over the link while both work; 0 if that was not measured.
+    double contended_link;
+    // By the CPU while both work; 0 if that was not measured.
+    double contended_cpu;
+} ftcache_rate;
+
+// A quantisation tag. This struct will not grow.
+typedef struct ftcache_tag {
+    // The tag; NULL stands for layers without one. Copied.
+    const void *tag;
+    // Its bytes.
+    uint64_t tag_bytes;
+} ftcache_tag;
+
 // What is wanted. All zeros but for a budget is a good beginning: one request, unified pools, borrowed staging with
 // overlap, every miss fetched, admission on the host.
 //
@@ -740,9 +788,9 @@ typedef struct ftcache_settings {
     uint64_t small_row_bytes;
     // An ftcache_strategy.
     uint32_t strategy;
-    // An ftcache_fetch_rule, which a hybrid strategy needs.
+    // An ftcache_fetch_rule. A hybrid strategy needs one, or rates: by these it is FTCACHE_FETCH_RULE_CARRY.
     uint32_t fetch_rule;
-    // A fraction in 65,536ths, for the rules that have one.
+    // A fraction in 65,536ths, for the rules that have one; 0 if fetch_measured is 1.
     uint32_t fetch_q16;
     // The most misses of a step that are fetched; 0 means no limit but for FTCACHE_FETCH_RULE_UP_TO, where it is 0.
     uint32_t fetch_most;
@@ -756,6 +804,35 @@ typedef struct ftcache_settings {
     uint64_t slot_pad_bytes;
     // Bytes after a pool's last slot, if tail_pad is FTCACHE_TAIL_PAD_BYTES.
     uint64_t tail_pad_bytes;
+    // An ftcache_split.
+    uint32_t split;
+    // 1: use_counts of a model of another name are refused. 0: they are noted.
+    uint32_t refuse_other_model;
+    // FTCACHE_SPLIT_PROFILE: how often each expert was used, [layer][expert], in any unit, as each layer is scaled by
+    // itself. NULL for another split. Copied.
+    const double *use_counts;
+    // How many: layers times experts.
+    uint64_t use_count_count;
+    // The model that was counted, as whoever counted named it; NULL if that is not known.
+    const char *use_counts_model;
+    // This model by the same naming; NULL if it is not to be compared.
+    const char *model_name;
+    // What this machine was measured to do; NULL if that is not known.
+    const struct ftcache_rate *rates;
+    // How many.
+    uint64_t rate_count;
+    // The device on which they were measured. NULL if there are none.
+    const char *rates_device;
+    // This device by the same naming, since rates of another are refused. NULL if there are none.
+    const char *device_name;
+    // 1: the fraction of fetch_rule is each layer's by the rates.
+    uint32_t fetch_measured;
+    // 0.
+    uint32_t reserved;
+    // Tags that the CPU can compute; NULL if it can compute all.
+    const struct ftcache_tag *cpu_tags;
+    // How many.
+    uint64_t cpu_tag_count;
 } ftcache_settings;
 
 // What a configuration came to.
@@ -802,11 +879,23 @@ typedef struct ftcache_configuration_report {
     uint64_t pinned_bytes;
     // Bytes of the host that may be dropped once they are copied.
     uint64_t droppable_bytes;
-    // Notes and lowered settings: lines of ftcache_configuration_text.
+    // Settings that are less than was asked for, as others allowed, and notes: lines of ftcache_configuration_text.
     uint32_t note_count;
-    // 0.
-    uint32_t reserved;
+    // The ftcache_strategy in effect.
+    uint32_t strategy;
 } ftcache_configuration_report;
+
+// How many misses of a layer's hybrid steps are fetched.
+typedef struct ftcache_layer_fetch {
+    // sizeof(ftcache_layer_fetch), set by the caller.
+    uint32_t struct_size;
+    // An ftcache_fetch_rule; FTCACHE_FETCH_RULE_DEFAULT if all are fetched or none, or if the layer has no slots.
+    uint32_t fetch_rule;
+    // Its fraction in 65,536ths, for the rules that have one.
+    uint32_t fetch_q16;
+    // The most that are fetched; 0 means no limit but for FTCACHE_FETCH_RULE_UP_TO, where it is 0.
+    uint32_t fetch_most;
+} ftcache_layer_fetch;
 
 // One pool.
 typedef struct ftcache_pool_report {
@@ -1540,6 +1629,15 @@ FTCACHE_MUST_USE
 ftcache_status ftcache_configuration_layer_state(const struct ftcache_configuration *configuration,
                                                  uint32_t layer,
                                                  uint32_t *state);
+
+// How many misses of a layer's hybrid steps are fetched, where a step does not say so itself: by the settings, or by
+// what was measured with experts of its kind.
+//
+// Requires: configuration came from this library; fetch points to a struct of its struct_size.
+FTCACHE_MUST_USE
+ftcache_status ftcache_configuration_layer_fetch_get(const struct ftcache_configuration *configuration,
+                                                     uint32_t layer,
+                                                     struct ftcache_layer_fetch *fetch);
 
 // What one pool came to.
 //

@@ -4,8 +4,8 @@
 #include "cuda_driver.h"
 
 // example: device
-// Enqueues one layer's step on a stream that may be being captured. ids is device memory: token_count rows of top_k
-// ids, which become slots.
+// Enqueues one layer's step on a stream that may be being captured. ids is device memory: token_count rows of
+// top_k ids, which become slots.
 ftcache_status captured_step(ftcache *cache, void *stream, uint32_t layer, int32_t *ids, uint64_t token_count,
                              uint32_t top_k) {
     ftcache_step what = {0};

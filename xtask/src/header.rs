@@ -5,9 +5,10 @@ use cbindgen::{Braces, Builder, Config, DocumentationStyle, EnumConfig, Language
 use crate::run::{Outcome, root};
 
 /// The sources in the order in which one learns them, which is the header's order.
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 14] = [
     "status",
     "model",
+    "settings",
     "configuration",
     "log",
     "cache",
@@ -22,8 +23,9 @@ const SOURCES: [&str; 13] = [
 ];
 
 /// Enums that are reached through integer fields only.
-const ENUMS: [&str; 18] = [
+const ENUMS: [&str; 19] = [
     "ftcache_scope",
+    "ftcache_split",
     "ftcache_tail_pad",
     "ftcache_staging",
     "ftcache_strategy",

@@ -11,10 +11,11 @@ use ftcache_core::{
 use crate::boundary::{
     Guarded, SizedStruct, array, flag, guard, read_sized, required, required_mut, reserved, text, write_sized,
 };
-use crate::configuration::{ftcache_configuration, ftcache_layer_state, layer_state, lines, not_a};
+use crate::configuration::{ftcache_configuration, ftcache_layer_state, layer_state, lines};
 use crate::failure::Failure;
 use crate::log::{Log, ftcache_log};
 use crate::plan::Views;
+use crate::settings::not_a;
 use crate::status::ftcache_status;
 use crate::step::Parted;
 

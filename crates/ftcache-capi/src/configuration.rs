@@ -1,103 +1,15 @@
 //! The configuration: settings in, pools, staging and every byte to set aside out, before anything is allocated.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::c_char;
 
-use ftcache_core::policy::{
-    Admission, CpuLayers, Declined, Fetch, FetchChoice, FetchRule, Fraction, Note, Reserve, Settings, StagingPlace,
-    Strategy, StrategyChoice, TagLimit, parse_budget,
-};
-use ftcache_core::{BankId, Budget, Configuration, Constraints, FetchOrder, Geometry, LayerId, Pool, PoolId, Scope};
-use ftcache_core::{SlotId, TailPad};
+use ftcache_core::policy::{Declined, FetchRule, Note, Strategy, parse_budget};
+use ftcache_core::{BankId, Configuration, Geometry, LayerId, Pool, PoolId, SlotId};
 
-use crate::boundary::{
-    SizedStruct, array, flag, guard, read_sized, required, required_mut, text, write_sized, write_text,
-};
+use crate::boundary::{SizedStruct, guard, read_sized, required, required_mut, text, write_sized, write_text};
 use crate::failure::Failure;
 use crate::model::ftcache_model;
+use crate::settings::{ftcache_fetch_rule, ftcache_settings, ftcache_strategy, settings_of};
 use crate::status::ftcache_status;
-
-/// Which layers share a pool of slots.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum ftcache_scope {
-    /// All layers of equal row bytes and equal tag.
-    Unified = 0,
-    /// None: each layer has its own.
-    PerLayer = 1,
-}
-
-/// How many bytes follow a pool's last slot, for kernels that read past a row's end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum ftcache_tail_pad {
-    /// As many as the row has, up to 512.
-    Row = 0,
-    /// tail_pad_bytes.
-    Bytes = 1,
-}
-
-/// Where prefill stages whole layers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum ftcache_staging {
-    /// On top of the first pools' slots, which lose what they hold while a chunk is open.
-    Borrowed = 0,
-    /// In memory of its own, so that prefill leaves the decode set alone.
-    Dedicated = 1,
-    /// Nowhere: small chunks are admitted on demand, and the others are the engine's.
-    Nowhere = 2,
-}
-
-/// Where the experts of a decode step that are not resident are computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum ftcache_strategy {
-    /// On the device, once their rows are copied: every miss is fetched.
-    Offload = 0,
-    /// On the device those that are fetched, on the CPU the others.
-    Hybrid = 1,
-    /// On the CPU, resident or not: slots serve prefill alone.
-    Cpu = 2,
-}
-
-/// How many misses of a hybrid step are fetched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum ftcache_fetch_rule {
-    /// Not said: in a step, as the configuration says.
-    Default = 0,
-    /// Up to fetch_most.
-    UpTo = 1,
-    /// The number at which neither link nor CPU waits longer than it must: of n in 0..=m the one with the least
-    /// max(n (65536 - q), (m - n) q) for q = fetch_q16, ties to the lower. A few misses that recur may never be
-    /// fetched.
-    MinWait = 2,
-    /// fetch_q16 of them, rounded up.
-    PreferFetch = 3,
-    /// fetch_q16 of them; what is left below one is carried to the layer's next step, so that misses that recur are
-    /// fetched in the end.
-    Carry = 4,
-}
-
-/// Which of the misses of a hybrid step are fetched first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum ftcache_fetch_order {
-    /// The most recently active, ties to the lower id.
-    Recency = 0,
-    /// The lowest id.
-    Lowest = 1,
-}
-
-/// Where steps are admitted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum ftcache_admission {
-    /// On the host: the device keeps no tables.
-    Host = 0,
-    /// On the device, for engines that capture decode into a graph: its tables are among what is set aside.
-    Device = 1,
-}
 
 /// Why a layer has slots, or has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,113 +24,6 @@ pub enum ftcache_layer_state {
     /// It lies on the device as a whole.
     Resident = 3,
 }
-
-/// Bytes of the device that the engine needs for something else. This struct will not grow.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct ftcache_reserve {
-    /// What for: "kv", "transients", "weights". Copied.
-    pub name: *const c_char,
-    /// Bytes.
-    pub bytes: u64,
-}
-
-/// The most slots that kernels of one quantisation index in a pool. This struct will not grow.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct ftcache_tag_limit {
-    /// The quantisation tag. Copied.
-    pub tag: *const c_void,
-    /// Its bytes.
-    pub tag_bytes: u64,
-    /// Slots.
-    pub slots: u64,
-}
-
-/// What is wanted. All zeros but for a budget is a good beginning: one request, unified pools, borrowed staging with
-/// overlap, every miss fetched, admission on the host.
-///
-/// Exactly one of budget, budget_bytes and slot_count is set. A byte budget covers the arenas with their pads and the
-/// layers that lie on the device as a whole; dedicated staging and tables come on top. Nothing that is asked for is
-/// lowered unless a field allows it, and then the report says so.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct ftcache_settings {
-    /// sizeof(ftcache_settings).
-    pub struct_size: u32,
-    /// An ftcache_scope.
-    pub scope: u32,
-    /// Bytes; never exceeded, and no pool could take one more slot.
-    pub budget_bytes: u64,
-    /// Slots over all pools.
-    pub slot_count: u64,
-    /// The budget as people write it: "12GiB", "480*18874368", "0.9*free" (of free_bytes), "rest" (what reserves,
-    /// tables and dedicated staging leave of it). NULL if one of the two above is set.
-    pub budget: *const c_char,
-    /// Free bytes of the device; 0 if that is not known. If it is, what does not fit is refused.
-    pub free_bytes: u64,
-    /// What else the engine needs of them; NULL if nothing.
-    pub reserves: *const ftcache_reserve,
-    /// How many.
-    pub reserve_count: u64,
-    /// Requests decoded at once; each pool gets at least what one step of them can need. 0 means 1.
-    pub request_count: u32,
-    /// 1: decode as many requests at once as fit, if that is fewer. 0: that is refused.
-    pub lower_requests: u32,
-    /// Batch sizes that the engine would capture as graphs; the report says which fit. NULL if none.
-    pub batch_sizes: *const u32,
-    /// How many.
-    pub batch_size_count: u64,
-    /// The most slots that the engine's kernels index in one pool. 0 means no limit.
-    pub slot_limit: u32,
-    /// An ftcache_staging.
-    pub staging: u32,
-    /// Further limits, for kernels of single quantisations; NULL if none.
-    pub tag_limits: *const ftcache_tag_limit,
-    /// How many.
-    pub tag_limit_count: u64,
-    /// Layers that hold no slots; NULL if none.
-    pub slotless_layers: *const u32,
-    /// How many.
-    pub slotless_layer_count: u64,
-    /// Layers that lie on the device as a whole, within the budget; NULL if none.
-    pub resident_layers: *const u32,
-    /// How many.
-    pub resident_layer_count: u64,
-    /// Layers that decode on the CPU: "3,7,11" are these, "8" so many from both ends, "0.5" a share of all, "auto" as
-    /// many as pinnable_bytes makes it. NULL means none.
-    pub cpu_layers: *const c_char,
-    /// What the host may pin; 0 if that is not known.
-    pub pinnable_bytes: u64,
-    /// 1: layers are staged one after the other. 0: one while the one before it computes, if two fit; the report says
-    /// if they do not.
-    pub no_overlap: u32,
-    /// An ftcache_admission.
-    pub admission: u32,
-    /// Banks with rows narrower than this are staged whole. 0 means 256 KiB.
-    pub small_row_bytes: u64,
-    /// An ftcache_strategy.
-    pub strategy: u32,
-    /// An ftcache_fetch_rule, which a hybrid strategy needs.
-    pub fetch_rule: u32,
-    /// A fraction in 65,536ths, for the rules that have one.
-    pub fetch_q16: u32,
-    /// The most misses of a step that are fetched; 0 means no limit but for FTCACHE_FETCH_RULE_UP_TO, where it is 0.
-    pub fetch_most: u32,
-    /// An ftcache_fetch_order.
-    pub fetch_order: u32,
-    /// An ftcache_tail_pad.
-    pub tail_pad: u32,
-    /// Slot strides and pool offsets are multiples of this power of two. 0 means 1: rows without gaps.
-    pub alignment: u64,
-    /// Bytes between the end of a row and the next slot.
-    pub slot_pad_bytes: u64,
-    /// Bytes after a pool's last slot, if tail_pad is FTCACHE_TAIL_PAD_BYTES.
-    pub tail_pad_bytes: u64,
-}
-
-// SAFETY: `repr(C)`, a `u32` first, integers and pointers only; NULL is a value of a pointer.
-unsafe impl SizedStruct for ftcache_settings {}
 
 /// What a configuration came to.
 #[derive(Debug, Clone, Copy)]
@@ -266,10 +71,10 @@ pub struct ftcache_configuration_report {
     pub pinned_bytes: u64,
     /// Bytes of the host that may be dropped once they are copied.
     pub droppable_bytes: u64,
-    /// Notes and lowered settings: lines of ftcache_configuration_text.
+    /// Settings that are less than was asked for, as others allowed, and notes: lines of ftcache_configuration_text.
     pub note_count: u32,
-    /// 0.
-    pub reserved: u32,
+    /// The ftcache_strategy in effect.
+    pub strategy: u32,
 }
 
 // SAFETY: `repr(C)`, a `u32` first, integers only.
@@ -340,6 +145,23 @@ pub struct ftcache_slot_run {
 // SAFETY: `repr(C)`, a `u32` first, integers only.
 unsafe impl SizedStruct for ftcache_slot_run {}
 
+/// How many misses of a layer's hybrid steps are fetched.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct ftcache_layer_fetch {
+    /// sizeof(ftcache_layer_fetch), set by the caller.
+    pub struct_size: u32,
+    /// An ftcache_fetch_rule; FTCACHE_FETCH_RULE_DEFAULT if all are fetched or none, or if the layer has no slots.
+    pub fetch_rule: u32,
+    /// Its fraction in 65,536ths, for the rules that have one.
+    pub fetch_q16: u32,
+    /// The most that are fetched; 0 means no limit but for FTCACHE_FETCH_RULE_UP_TO, where it is 0.
+    pub fetch_most: u32,
+}
+
+// SAFETY: `repr(C)`, a `u32` first, integers only.
+unsafe impl SizedStruct for ftcache_layer_fetch {}
+
 /// What settings come to for a model. It never changes: any number of threads may ask it at once, and it may be freed
 /// while caches that were made of it live on.
 pub struct ftcache_configuration {
@@ -349,170 +171,6 @@ pub struct ftcache_configuration {
 impl ftcache_configuration {
     fn geometry(&self) -> &Geometry {
         self.configuration.geometry()
-    }
-}
-
-/// # Safety
-///
-/// The pointers of `given` are as the header says of them.
-unsafe fn settings_of(given: &ftcache_settings) -> Result<Settings, Failure> {
-    // SAFETY: a text by the caller's word.
-    let budget = unsafe { text(given.budget, "settings->budget") }?;
-    let budget = match (budget, given.budget_bytes, given.slot_count) {
-        (Some(written), 0, 0) => parse_budget(written)?,
-        (None, bytes @ 1.., 0) => Budget::Bytes(bytes),
-        (None, 0, slots @ 1..) => Budget::Slots(slots),
-        (None, 0, 0) => {
-            return Err(Failure::argument("settings have none of budget, budget_bytes and slot_count"));
-        }
-        (written, bytes, slots) => {
-            let written = written.map_or("NULL".to_owned(), |budget| format!("{budget:?}"));
-            let message = format!(
-                "settings have budget {written}, budget_bytes {bytes} and slot_count {slots}; one of them is to be set"
-            );
-            return Err(Failure::argument(message));
-        }
-    };
-    let mut settings = Settings::new(Constraints::new(budget));
-    let constraints = &mut settings.constraints;
-    constraints.scope = match given.scope {
-        scope if scope == ftcache_scope::Unified as u32 => Scope::Unified,
-        scope if scope == ftcache_scope::PerLayer as u32 => Scope::PerLayer,
-        other => return Err(not_a("settings->scope", other, "ftcache_scope")),
-    };
-    match given.tail_pad {
-        rule if rule == ftcache_tail_pad::Row as u32 && given.tail_pad_bytes > 0 => {
-            let message = format!(
-                "settings->tail_pad_bytes is {}, which counts only if tail_pad is FTCACHE_TAIL_PAD_BYTES",
-                given.tail_pad_bytes
-            );
-            return Err(Failure::argument(message));
-        }
-        rule if rule == ftcache_tail_pad::Row as u32 => {}
-        rule if rule == ftcache_tail_pad::Bytes as u32 => constraints.tail_pad = TailPad::Bytes(given.tail_pad_bytes),
-        other => return Err(not_a("settings->tail_pad", other, "ftcache_tail_pad")),
-    }
-    constraints.request_count = given.request_count.max(1);
-    constraints.slot_limit = (given.slot_limit > 0).then_some(given.slot_limit);
-    constraints.alignment = given.alignment.max(1);
-    constraints.slot_pad_bytes = given.slot_pad_bytes;
-    // SAFETY: as many numbers as the count says, by the caller's word.
-    let layers = |layers, count, name| unsafe { layers_of(layers, count, name) };
-    constraints.slotless_layers =
-        layers(given.slotless_layers, given.slotless_layer_count, "settings->slotless_layers")?;
-    settings.resident_layers = layers(given.resident_layers, given.resident_layer_count, "settings->resident_layers")?;
-    // SAFETY: as many limits as the count says, by the caller's word.
-    let limits = unsafe { array(given.tag_limits, given.tag_limit_count, "settings->tag_limits") }?;
-    for limit in limits {
-        // SAFETY: as many bytes as it says, by the caller's word.
-        let tag = unsafe { array(limit.tag.cast::<u8>(), limit.tag_bytes, "settings->tag_limits->tag") }?;
-        let slots = u32::try_from(limit.slots).unwrap_or(u32::MAX);
-        settings.constraints.tag_limits.push(TagLimit { tag: tag.to_vec(), slots });
-    }
-    // SAFETY: as many reserves as the count says, by the caller's word.
-    let reserves = unsafe { array(given.reserves, given.reserve_count, "settings->reserves") }?;
-    for reserve in reserves {
-        // SAFETY: a text by the caller's word.
-        let name = unsafe { text(reserve.name, "settings->reserves->name") }?;
-        let name = name.ok_or_else(|| Failure::argument("settings->reserves->name is NULL"))?.to_owned();
-        settings.reserves.push(Reserve { name, bytes: reserve.bytes });
-    }
-    settings.free_bytes = (given.free_bytes > 0).then_some(given.free_bytes);
-    settings.lower_requests = flag(given.lower_requests, "settings->lower_requests")?;
-    // SAFETY: as many sizes as the count says, by the caller's word.
-    settings.batch_sizes =
-        unsafe { array(given.batch_sizes, given.batch_size_count, "settings->batch_sizes") }?.to_vec();
-    settings.staging = match given.staging {
-        place if place == ftcache_staging::Borrowed as u32 => StagingPlace::Borrowed,
-        place if place == ftcache_staging::Dedicated as u32 => StagingPlace::Dedicated,
-        place if place == ftcache_staging::Nowhere as u32 => StagingPlace::Nowhere,
-        other => return Err(not_a("settings->staging", other, "ftcache_staging")),
-    };
-    // Overlap is what zeros ask for, and without staging there is none to ask for.
-    settings.overlap = !flag(given.no_overlap, "settings->no_overlap")? && settings.staging != StagingPlace::Nowhere;
-    settings.small_row_bytes = (given.small_row_bytes > 0).then_some(given.small_row_bytes);
-    settings.admission = match given.admission {
-        place if place == ftcache_admission::Host as u32 => Admission::Host,
-        place if place == ftcache_admission::Device as u32 => Admission::Device,
-        other => return Err(not_a("settings->admission", other, "ftcache_admission")),
-    };
-    settings.strategy = StrategyChoice::Fixed(match given.strategy {
-        strategy if strategy == ftcache_strategy::Offload as u32 => Strategy::Offload,
-        strategy if strategy == ftcache_strategy::Hybrid as u32 => Strategy::Hybrid,
-        strategy if strategy == ftcache_strategy::Cpu as u32 => Strategy::Cpu,
-        other => return Err(not_a("settings->strategy", other, "ftcache_strategy")),
-    });
-    let fetch = FetchFields { of: "settings", rule: given.fetch_rule, q16: given.fetch_q16, most: given.fetch_most };
-    settings.fetch = fetch.read()?.map(FetchChoice::Fixed);
-    settings.fetch_order = match fetch_order(given.fetch_order, "settings->fetch_order")? {
-        FetchOrder::Recency => None,
-        other => Some(other),
-    };
-    // SAFETY: a text by the caller's word.
-    if let Some(written) = unsafe { text(given.cpu_layers, "settings->cpu_layers") }? {
-        settings.cpu_layers = CpuLayers::parse(written)?;
-    }
-    settings.pinnable_bytes = (given.pinnable_bytes > 0).then_some(given.pinnable_bytes);
-    Ok(settings)
-}
-
-pub(crate) fn not_a(name: &str, given: u32, what: &str) -> Failure {
-    Failure::argument(format!("{name} is {given}, not an {what}"))
-}
-
-/// # Safety
-///
-/// `layers` is NULL or points to `count` numbers.
-unsafe fn layers_of(layers: *const u32, count: u64, name: &str) -> Result<Vec<LayerId>, Failure> {
-    // SAFETY: by this function's own promise.
-    Ok(unsafe { array(layers, count, name) }?.iter().copied().map(LayerId::new).collect())
-}
-
-/// The three fields that say how many misses are fetched.
-pub(crate) struct FetchFields {
-    /// The struct that they are of.
-    pub(crate) of: &'static str,
-    pub(crate) rule: u32,
-    pub(crate) q16: u32,
-    pub(crate) most: u32,
-}
-
-impl FetchFields {
-    /// How many misses are fetched; `None` if that is not said.
-    pub(crate) fn read(&self) -> Result<Option<Fetch>, Failure> {
-        let Self { of, rule, q16, most } = *self;
-        let fraction = || {
-            let fraction = Fraction::from_q16(q16);
-            fraction.ok_or_else(|| Failure::argument(format!("{of}->fetch_q16 is {q16}; 65536 is the whole")))
-        };
-        let without_fraction = rule == ftcache_fetch_rule::Default as u32 || rule == ftcache_fetch_rule::UpTo as u32;
-        if without_fraction && q16 > 0 {
-            return Err(Failure::argument(format!("{of}->fetch_q16 is {q16}, and fetch_rule {rule} has no fraction")));
-        }
-        let rule = match rule {
-            rule if rule == ftcache_fetch_rule::Default as u32 => {
-                return match most {
-                    0 => Ok(None),
-                    _ => Err(Failure::argument(format!("{of}->fetch_most is {most}, without a fetch_rule"))),
-                };
-            }
-            rule if rule == ftcache_fetch_rule::UpTo as u32 => {
-                return Ok(Some(Fetch { rule: FetchRule::UpTo(most), most: None }));
-            }
-            rule if rule == ftcache_fetch_rule::MinWait as u32 => FetchRule::MinWait(fraction()?),
-            rule if rule == ftcache_fetch_rule::PreferFetch as u32 => FetchRule::PreferFetch(fraction()?),
-            rule if rule == ftcache_fetch_rule::Carry as u32 => FetchRule::Carry(fraction()?),
-            other => return Err(not_a(&format!("{of}->fetch_rule"), other, "ftcache_fetch_rule")),
-        };
-        Ok(Some(Fetch { rule, most: (most > 0).then_some(most) }))
-    }
-}
-
-pub(crate) fn fetch_order(order: u32, name: &str) -> Result<FetchOrder, Failure> {
-    match order {
-        order if order == ftcache_fetch_order::Recency as u32 => Ok(FetchOrder::Recency),
-        order if order == ftcache_fetch_order::Lowest as u32 => Ok(FetchOrder::LowestId),
-        other => Err(not_a(name, other, "ftcache_fetch_order")),
     }
 }
 
@@ -541,8 +199,9 @@ pub unsafe extern "C" fn ftcache_configuration_new(
         // SAFETY: points to a struct of its size by the caller's word.
         let settings = unsafe { read_sized(settings, "settings") }?;
         // SAFETY: its pointers are as the header says, by the caller's word.
-        let settings = unsafe { settings_of(&settings) }?;
-        let configuration = Configuration::new(model.build()?, settings)?;
+        let model = model.build()?;
+        let settings = unsafe { settings_of(&settings, &model) }?;
+        let configuration = Configuration::new(model, settings)?;
         *out = Box::into_raw(Box::new(ftcache_configuration { configuration }));
         Ok(())
     })
@@ -616,21 +275,24 @@ pub unsafe extern "C" fn ftcache_configuration_get(
             pinned_bytes: configuration.pinned_bytes(),
             droppable_bytes: configuration.droppable_bytes(),
             note_count: lines(configuration).len() as u32,
-            reserved: 0,
+            strategy: match configuration.strategy() {
+                Strategy::Offload => ftcache_strategy::Offload,
+                Strategy::Hybrid => ftcache_strategy::Hybrid,
+                Strategy::Cpu => ftcache_strategy::Cpu,
+            } as u32,
         };
         // SAFETY: points to a struct of its size by the caller's word.
         unsafe { write_sized(report, "report", value) }
     })
 }
 
-/// What a user should know: settings that are not in effect as they were asked for, then notes.
+/// What a user should know: settings that are less than they were asked for, then notes.
 pub(crate) fn lines(configuration: &Configuration) -> Vec<String> {
-    let differing = configuration.effective().into_iter().filter(|one| one.asked != one.effective);
-    let differing = differing.map(|one| {
+    let lowered = configuration.lowered().into_iter().map(|one| {
         let reason = one.reason.map_or(String::new(), |reason| format!(": {reason}"));
         format!("{} is {}, not {}{reason}", one.setting, one.effective, one.asked)
     });
-    differing.chain(configuration.notes().iter().map(Note::to_string)).collect()
+    lowered.chain(configuration.notes().iter().map(Note::to_string)).collect()
 }
 
 /// Every setting as it was asked for and as it is in effect, with the reason where they differ, then notes: one a line,
@@ -694,17 +356,52 @@ pub unsafe extern "C" fn ftcache_configuration_layer_state(
 }
 
 pub(crate) fn layer_state(configuration: &Configuration, layer: u32) -> Result<ftcache_layer_state, Failure> {
-    let layer_count = configuration.geometry().model().layer_count();
-    if layer as usize >= layer_count {
-        return Err(Failure::range(format!("no layer {layer}: the model has {layer_count} layers")));
-    }
-    let layer = LayerId::new(layer);
+    let layer = known_layer(configuration.geometry(), layer)?;
     let declined = configuration.declined().into_iter().find(|(declined, _)| *declined == layer);
     Ok(match declined {
         None => ftcache_layer_state::Cached,
         Some((_, Declined::Slotless)) => ftcache_layer_state::Slotless,
         Some((_, Declined::Cpu)) => ftcache_layer_state::Cpu,
         Some((_, Declined::Resident)) => ftcache_layer_state::Resident,
+    })
+}
+
+/// How many misses of a layer's hybrid steps are fetched, where a step does not say so itself: by the settings, or by
+/// what was measured with experts of its kind.
+///
+/// # Safety
+///
+/// configuration came from this library; fetch points to a struct of its struct_size.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn ftcache_configuration_layer_fetch_get(
+    configuration: *const ftcache_configuration,
+    layer: u32,
+    fetch: *mut ftcache_layer_fetch,
+) -> ftcache_status {
+    guard(|| {
+        // SAFETY: a handle of ours by the caller's word.
+        let configuration = &unsafe { required(configuration, "configuration") }?.configuration;
+        let effective = configuration.fetch(known_layer(configuration.geometry(), layer)?);
+        let (rule, fraction) = match effective.map(|fetch| fetch.rule) {
+            None => (ftcache_fetch_rule::Default, None),
+            Some(FetchRule::UpTo(_)) => (ftcache_fetch_rule::UpTo, None),
+            Some(FetchRule::MinWait(fraction)) => (ftcache_fetch_rule::MinWait, Some(fraction)),
+            Some(FetchRule::PreferFetch(fraction)) => (ftcache_fetch_rule::PreferFetch, Some(fraction)),
+            Some(FetchRule::Carry(fraction)) => (ftcache_fetch_rule::Carry, Some(fraction)),
+        };
+        let most = effective.and_then(|fetch| match fetch.rule {
+            FetchRule::UpTo(most) => Some(most),
+            _ => fetch.most,
+        });
+        let value = ftcache_layer_fetch {
+            struct_size: 0,
+            fetch_rule: rule as u32,
+            fetch_q16: fraction.map_or(0, |fraction| fraction.q16()),
+            fetch_most: most.unwrap_or(0),
+        };
+        // SAFETY: points to a struct of its size by the caller's word.
+        unsafe { write_sized(fetch, "fetch", value) }
     })
 }
 
@@ -756,11 +453,7 @@ pub unsafe extern "C" fn ftcache_configuration_layer_pool(
         let geometry = unsafe { required(configuration, "configuration") }?.geometry();
         // SAFETY: points to a `u32` by the caller's word.
         let pool = unsafe { required_mut(pool, "pool") }?;
-        let layer_count = geometry.model().layer_count();
-        if layer as usize >= layer_count {
-            return Err(Failure::range(format!("no layer {layer}: the model has {layer_count} layers")));
-        }
-        let serving = geometry.pool_of_layer(LayerId::new(layer));
+        let serving = geometry.pool_of_layer(known_layer(geometry, layer)?);
         *pool = serving.ok_or_else(|| Failure::range(format!("layer {layer} holds no slots")))?.get();
         Ok(())
     })
@@ -847,4 +540,12 @@ fn known_pool(geometry: &Geometry, pool: u32) -> Result<&Pool, Failure> {
     let pool_count = geometry.pools().len();
     let known = geometry.pools().get(PoolId::new(pool).index());
     known.ok_or_else(|| Failure::range(format!("no pool {pool}: there are {pool_count} pools")))
+}
+
+fn known_layer(geometry: &Geometry, layer: u32) -> Result<LayerId, Failure> {
+    let layer_count = geometry.model().layer_count();
+    if layer as usize >= layer_count {
+        return Err(Failure::range(format!("no layer {layer}: the model has {layer_count} layers")));
+    }
+    Ok(LayerId::new(layer))
 }

@@ -1,6 +1,6 @@
 //! What did not succeed, as C is told it: a status by which code can tell errors apart, and the message.
 
-use ftcache_core::policy::{BytesError, ConfigurationError, CpuLayersError};
+use ftcache_core::policy::{BytesError, ConfigurationError, CpuLayersError, ProfileError, RatesError};
 use ftcache_core::transfer::{ArenaError, AttachError, LinkError, LoadArenaError, RegisterError};
 use ftcache_core::{
     BankError, DeviceError, DeviceModeError, DriverError, EnsureError, Error, GeometryError, PinError, PlannerError,
@@ -170,6 +170,8 @@ by! {
     ConfigurationError => |_| ftcache_status::Unsatisfiable,
     BytesError => |_| ftcache_status::InvalidArgument,
     CpuLayersError => |_| ftcache_status::InvalidArgument,
+    ProfileError => |_| ftcache_status::InvalidArgument,
+    RatesError => |_| ftcache_status::InvalidArgument,
     DriverError => |_| ftcache_status::Device,
     ArenaError => of_arena,
     RegisterError => |error| match error {

@@ -10,8 +10,8 @@ use ftcache_core::{ArenaOptions, BankId, BankSource, HostArena, LayerId};
 
 use crate::boundary::{SizedStruct, array, flag, read_sized, text, write_sized, write_text};
 use crate::cache::{enter, ftcache};
-use crate::configuration::not_a;
 use crate::failure::Failure;
+use crate::settings::not_a;
 use crate::status::ftcache_status;
 
 /// Whether reads go past the system's page cache.

@@ -18,6 +18,7 @@ pub mod on_device;
 pub mod plan;
 pub mod probe;
 pub mod rebuild;
+pub mod settings;
 pub mod stats;
 pub mod status;
 pub mod step;

@@ -8,8 +8,8 @@ use ftcache_core::{Configuration, ExpertId, FetchOrder, LayerId, Step, Stream, S
 
 use crate::boundary::{SizedStruct, array, flag, read_sized, required_mut, reserved};
 use crate::cache::{Engine, Handle, enter, ftcache};
-use crate::configuration::{FetchFields, fetch_order, not_a};
 use crate::failure::Failure;
+use crate::settings::{FetchFields, fetch_order, not_a};
 use crate::status::ftcache_status;
 
 /// What a step is for, which decides what it leaves in the order of victims.

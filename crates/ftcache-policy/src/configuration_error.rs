@@ -84,7 +84,7 @@ impl fmt::Display for CpuLayersError {
                 write!(f, "layer {layer} is left to the CPU, but holds no slots anyway")
             }
             Self::NoCpuCode { layer, tag } => {
-                write!(f, "layer {layer} cannot be left to the CPU, which has no code for {}", tag.escape_ascii())
+                write!(f, "layer {layer} cannot be left to the CPU, which has no code for {}", tag_text(tag))
             }
             Self::TooMany { wanted, possible } => {
                 write!(f, "{wanted} layers are to be left to the CPU; it can take {possible}")
@@ -468,7 +468,7 @@ impl fmt::Display for ConfigurationError {
             }
             Self::Ignored { setting, because } => write!(f, "{setting} would have no effect: {because}"),
             Self::NoCpuCode { strategy, layer, tag } => {
-                write!(f, "strategy {strategy}: the CPU has no code for {} of layer {layer}", tag.escape_ascii())
+                write!(f, "strategy {strategy}: the CPU has no code for {} of layer {layer}", tag_text(tag))
             }
             Self::DeviceUnknown { measured } => {
                 write!(f, "the rates were measured on {measured:?}, and the name of this device is not known")
@@ -483,7 +483,7 @@ impl fmt::Display for ConfigurationError {
             Self::NothingFetched => {
                 write!(f, "hybrid steps that fetch no miss fill no slot: there is nothing to cache")
             }
-            Self::UnknownCpuTag { tag } => write!(f, "CPU code for {}, which no layer has", tag.escape_ascii()),
+            Self::UnknownCpuTag { tag } => write!(f, "CPU code for {}, which no layer has", tag_text(tag)),
             Self::EmptyBatch => write!(f, "a batch size of 0 requests; at least 1 is needed"),
             Self::CpuWithoutSlots => {
                 write!(f, "strategy cpu uses slots only for borrowed staging, which is off: there is nothing to cache")
@@ -493,3 +493,8 @@ impl fmt::Display for ConfigurationError {
 }
 
 impl Error for ConfigurationError {}
+
+/// A quantisation tag as people read it.
+fn tag_text(tag: &[u8]) -> String {
+    if tag.is_empty() { "an empty tag".to_owned() } else { tag.escape_ascii().to_string() }
+}

@@ -74,11 +74,13 @@ pub struct Recommendation {
 /// ```
 /// use ftcache_policy::{LayoutKey, Point, Rates, Strategy};
 ///
-/// let point = Point { tag: b"Q4_K".to_vec(), expert_bytes: 5_308_416, link: 12.3e9, cpu: Some(56.2e9), contended:
-/// None }; let rates = Rates::new("a card", vec![point])?; let layer = LayoutKey::tagged("Q4_K", [3_538_944,
-/// 1_769_472]); let recommended = rates.recommend(&layer).expect("its kind was measured");
-/// assert_eq!(recommended.strategy, Strategy::Hybrid); assert_eq!(recommended.fraction.q16(), (65_536.0 * 12.3_f64 /
-/// 56.2).round() as u32);
+/// let (link, cpu) = (12.3e9, 56.2e9);
+/// let point = Point { tag: b"Q4_K".to_vec(), expert_bytes: 5_308_416, link, cpu: Some(cpu), contended: None };
+/// let rates = Rates::new("a card", vec![point])?;
+/// let layer = LayoutKey::tagged("Q4_K", [3_538_944, 1_769_472]);
+/// let recommended = rates.recommend(&layer).expect("its kind was measured");
+/// assert_eq!(recommended.strategy, Strategy::Hybrid);
+/// assert_eq!(recommended.fraction.q16(), (65_536.0 * link / cpu).round() as u32);
 /// # Ok::<(), ftcache_policy::RatesError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]

@@ -22,6 +22,13 @@ pub struct Effective {
 }
 
 impl Configuration {
+    /// Of [`effective`](Self::effective), the settings that are less than was asked for, as others allowed.
+    pub fn lowered(&self) -> Vec<Effective> {
+        let mut lowered = vec![self.requests_in_effect(), self.batches_in_effect(), self.overlap_in_effect()];
+        lowered.retain(|one| one.asked != one.effective);
+        lowered
+    }
+
     /// Every setting, asked for and in effect.
     pub fn effective(&self) -> Vec<Effective> {
         let settings = self.settings();
@@ -31,20 +38,10 @@ impl Configuration {
             as_asked("scope", constraints.scope.to_string()),
             self.budget_in_effect(),
             as_asked("split", constraints.split.to_string()),
-            Effective {
-                setting: "requests",
-                asked: constraints.request_count.to_string(),
-                effective: self.request_count().to_string(),
-                reason: self.requests_lowered().map(ToString::to_string),
-            },
+            self.requests_in_effect(),
             self.batches_in_effect(),
             as_asked("staging", settings.staging.to_string()),
-            Effective {
-                setting: "overlap",
-                asked: on_or_off(settings.overlap),
-                effective: on_or_off(self.staging().is_some_and(|staging| staging.buffer_count() == 2)),
-                reason: self.overlap_off().map(ToString::to_string),
-            },
+            self.overlap_in_effect(),
             as_asked("small rows", format!("under {} bytes", self.small_row_bytes())),
             Effective {
                 setting: "strategy",
@@ -98,6 +95,24 @@ impl Configuration {
             }
         };
         Effective { setting: "budget", asked: asked.to_string(), effective, reason }
+    }
+
+    fn requests_in_effect(&self) -> Effective {
+        Effective {
+            setting: "requests",
+            asked: self.settings().constraints.request_count.to_string(),
+            effective: self.request_count().to_string(),
+            reason: self.requests_lowered().map(ToString::to_string),
+        }
+    }
+
+    fn overlap_in_effect(&self) -> Effective {
+        Effective {
+            setting: "overlap",
+            asked: on_or_off(self.settings().overlap),
+            effective: on_or_off(self.staging().is_some_and(|staging| staging.buffer_count() == 2)),
+            reason: self.overlap_off().map(ToString::to_string),
+        }
     }
 
     fn batches_in_effect(&self) -> Effective {
