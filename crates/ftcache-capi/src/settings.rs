@@ -381,10 +381,9 @@ pub(crate) unsafe fn settings_of(given: &ftcache_settings, model: &Model) -> Res
     settings.pinnable_bytes = (given.pinnable_bytes > 0).then_some(given.pinnable_bytes);
     reserved(given.reserved, "settings->reserved")?;
     // SAFETY: pointers as the header says of them, by the caller's word.
-    unsafe {
-        read_profile(given, model, &mut settings)?;
-        read_rates(given, &mut settings)?;
-    }
+    unsafe { read_profile(given, model, &mut settings) }?;
+    // SAFETY: as above.
+    unsafe { read_rates(given, &mut settings) }?;
     Ok(settings)
 }
 
@@ -392,15 +391,12 @@ pub(crate) unsafe fn settings_of(given: &ftcache_settings, model: &Model) -> Res
 ///
 /// The pointers of `given` are as the header says of them.
 unsafe fn read_profile(given: &ftcache_settings, model: &Model, settings: &mut Settings) -> Result<(), Failure> {
-    // SAFETY: texts, and as many numbers as the count says, by the caller's word.
-    let (counts, counted, this) = unsafe {
-        (
-            array(given.use_counts, given.use_count_count, "settings->use_counts")?,
-            text(given.use_counts_model, "settings->use_counts_model")?,
-            text(given.model_name, "settings->model_name")?,
-        )
-    };
-    settings.model_name = this.map(str::to_owned);
+    // SAFETY: texts by the caller's word.
+    let name = |pointer, name| unsafe { text(pointer, name) };
+    let counted = name(given.use_counts_model, "settings->use_counts_model")?;
+    settings.model_name = name(given.model_name, "settings->model_name")?.map(str::to_owned);
+    // SAFETY: as many numbers as the count says, by the caller's word.
+    let counts = unsafe { array(given.use_counts, given.use_count_count, "settings->use_counts") }?;
     if flag(given.refuse_other_model, "settings->refuse_other_model")? {
         settings.other_model = OtherModel::Refuse;
     }
@@ -435,21 +431,19 @@ unsafe fn read_profile(given: &ftcache_settings, model: &Model, settings: &mut S
 ///
 /// The pointers of `given` are as the header says of them.
 unsafe fn read_rates(given: &ftcache_settings, settings: &mut Settings) -> Result<(), Failure> {
-    // SAFETY: texts, and as many rates and tags as the counts say, by the caller's word.
-    let (rates, measured_on, device, tags) = unsafe {
-        (
-            array(given.rates, given.rate_count, "settings->rates")?,
-            text(given.rates_device, "settings->rates_device")?,
-            text(given.device_name, "settings->device_name")?,
-            array(given.cpu_tags, given.cpu_tag_count, "settings->cpu_tags")?,
-        )
-    };
-    settings.device = device.map(str::to_owned);
+    // SAFETY: texts by the caller's word.
+    let name = |pointer, name| unsafe { text(pointer, name) };
+    let measured_on = name(given.rates_device, "settings->rates_device")?;
+    settings.device = name(given.device_name, "settings->device_name")?.map(str::to_owned);
+    // SAFETY: as many tags as the count says, by the caller's word.
+    let tags = unsafe { array(given.cpu_tags, given.cpu_tag_count, "settings->cpu_tags") }?;
     if !tags.is_empty() {
         // SAFETY: as many bytes as each says, by the caller's word.
         let tags = tags.iter().map(|one| unsafe { tag_of(one.tag, one.tag_bytes, "settings->cpu_tags->tag") });
         settings.cpu_code = CpuCode::Tags(tags.collect::<Result<_, Failure>>()?);
     }
+    // SAFETY: as many rates as the count says, by the caller's word.
+    let rates = unsafe { array(given.rates, given.rate_count, "settings->rates") }?;
     if rates.is_empty() {
         return match measured_on {
             None => Ok(()),
