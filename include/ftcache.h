@@ -1020,66 +1020,6 @@ typedef struct ftcache_host_rows {
     uint64_t stride;
 } ftcache_host_rows;
 
-// What is in effect: whether the cache serves anything, and how.
-typedef struct ftcache_report {
-    // sizeof(ftcache_report), set by the caller.
-    uint32_t struct_size;
-    // 1 if at least one layer is served: it has slots and, unless the engine copies by itself, all its rows are
-    // attached.
-    uint32_t is_engaged;
-    // Layers that hold slots.
-    uint32_t cached_layer_count;
-    // Of these, layers whose rows are attached in every bank; all of them where the engine copies by itself.
-    uint32_t ready_layer_count;
-    // Layers without slots; ftcache_layer_get has the reason of each.
-    uint32_t declined_layer_count;
-    // An ftcache_device.
-    uint32_t device;
-    // 1 if the residency is on the device: see ftcache_device_enter.
-    uint32_t is_in_device_mode;
-    // Notes and settings that are not in effect as asked for.
-    uint32_t note_count;
-    // Counts the rebuilds: with each, addresses that were handed out before are void.
-    uint64_t generation;
-    // Slots over all pools.
-    uint64_t slot_count;
-    // Experts that are in one. In device mode, of the time when the residency went there.
-    uint64_t resident_count;
-    // The last step.
-    uint64_t step;
-} ftcache_report;
-
-// How one layer is served.
-typedef struct ftcache_layer_report {
-    // sizeof(ftcache_layer_report), set by the caller.
-    uint32_t struct_size;
-    // An ftcache_layer_state.
-    uint32_t state;
-    // The pool that serves it, if it has slots.
-    uint32_t pool;
-    // 1 if every bank that it reads has rows.
-    uint32_t is_attached;
-    // 1 if the device reads all of them where they lie; 0 if some go through the bounce buffer, or none are attached.
-    uint32_t is_direct;
-    // 0.
-    uint32_t reserved;
-} ftcache_layer_report;
-
-// The slots of one pool in one bank: slot i lies at address + i * stride.
-typedef struct ftcache_slot_span {
-    // sizeof(ftcache_slot_span), set by the caller.
-    uint32_t struct_size;
-    // Slots.
-    uint32_t slot_count;
-    // Device address of slot 0, a multiple of the settings' alignment and of 64 if no pool lies before. It does not
-    // move until the cache is rebuilt: see ftcache_generation.
-    void *address;
-    // Bytes from one slot to the next.
-    uint64_t stride;
-    // Bytes of a row.
-    uint64_t row_bytes;
-} ftcache_slot_span;
-
 // Where one row lies. This struct will not grow.
 typedef struct ftcache_file_row {
     // Index in the list of files.
@@ -1151,6 +1091,66 @@ typedef struct ftcache_file_report {
     // Microseconds from the start to the end.
     uint64_t total_us;
 } ftcache_file_report;
+
+// What is in effect: whether the cache serves anything, and how.
+typedef struct ftcache_report {
+    // sizeof(ftcache_report), set by the caller.
+    uint32_t struct_size;
+    // 1 if at least one layer is served: it has slots and, unless the engine copies by itself, all its rows are
+    // attached.
+    uint32_t is_engaged;
+    // Layers that hold slots.
+    uint32_t cached_layer_count;
+    // Of these, layers whose rows are attached in every bank; all of them where the engine copies by itself.
+    uint32_t ready_layer_count;
+    // Layers without slots; ftcache_layer_get has the reason of each.
+    uint32_t declined_layer_count;
+    // An ftcache_device.
+    uint32_t device;
+    // 1 if the residency is on the device: see ftcache_device_enter.
+    uint32_t is_in_device_mode;
+    // Notes and settings that are not in effect as asked for.
+    uint32_t note_count;
+    // Counts the rebuilds: with each, addresses that were handed out before are void.
+    uint64_t generation;
+    // Slots over all pools.
+    uint64_t slot_count;
+    // Experts that are in one. In device mode, of the time when the residency went there.
+    uint64_t resident_count;
+    // The last step.
+    uint64_t step;
+} ftcache_report;
+
+// How one layer is served.
+typedef struct ftcache_layer_report {
+    // sizeof(ftcache_layer_report), set by the caller.
+    uint32_t struct_size;
+    // An ftcache_layer_state.
+    uint32_t state;
+    // The pool that serves it, if it has slots.
+    uint32_t pool;
+    // 1 if every bank that it reads has rows.
+    uint32_t is_attached;
+    // 1 if the device reads all of them where they lie; 0 if some go through the bounce buffer, or none are attached.
+    uint32_t is_direct;
+    // 0.
+    uint32_t reserved;
+} ftcache_layer_report;
+
+// The slots of one pool in one bank: slot i lies at address + i * stride.
+typedef struct ftcache_slot_span {
+    // sizeof(ftcache_slot_span), set by the caller.
+    uint32_t struct_size;
+    // Slots.
+    uint32_t slot_count;
+    // Device address of slot 0, a multiple of the settings' alignment and of 64 if no pool lies before. It does not
+    // move until the cache is rebuilt: see ftcache_generation.
+    void *address;
+    // Bytes from one slot to the next.
+    uint64_t stride;
+    // Bytes of a row.
+    uint64_t row_bytes;
+} ftcache_slot_span;
 
 // One call for one layer. All zeros but for the layer is a decode step as the configuration says.
 typedef struct ftcache_step {
@@ -1690,6 +1690,20 @@ ftcache_status ftcache_new(const struct ftcache_configuration *configuration,
                            const struct ftcache_config *config,
                            struct ftcache **out);
 
+// Whether anything that was enqueued has failed since the last look, a launch in device mode that was refused among
+// it. Waits for nothing, so what is on its way may fail yet.
+//
+// Requires: cache came from ftcache_new.
+FTCACHE_MUST_USE ftcache_status ftcache_check(struct ftcache *cache);
+
+// Returns when everything that was enqueued on any stream is done. Streams of earlier steps may be destroyed then.
+//
+// Requires: cache came from ftcache_new.
+FTCACHE_MUST_USE ftcache_status ftcache_synchronize(struct ftcache *cache);
+
+// Frees a cache and its slots, once what is enqueued is done; NULL is accepted. No other call may be inside it.
+void ftcache_free(struct ftcache *cache);
+
 // Attaches the rows of one bank of a layer, in any order; again after they have moved, with the same bytes. Waits for
 // what is enqueued if rows were attached before, else for nothing; may allocate.
 //
@@ -1725,6 +1739,36 @@ ftcache_status ftcache_register(struct ftcache *cache,
 //
 // Requires: cache came from ftcache_new.
 FTCACHE_MUST_USE ftcache_status ftcache_unregister(struct ftcache *cache, const void *base);
+
+// Reads banks from files into memory of the library's, pins them, attaches them and keeps them until the cache is
+// freed. May be called again for others. Blocks; uses threads of its own while it lasts.
+//
+// Layers that could not be pinned go through the bounce buffer; where there is none they are not attached, and are for
+// the CPU: ftcache_layer_get says so. options may be NULL; report is NULL or set to what it came to. On any error
+// nothing is left of it.
+//
+// Requires: cache came from ftcache_new; paths points to path_count texts, banks to bank_count entries that are as
+// they say; options and report are NULL or point to structs of their struct_size.
+FTCACHE_MUST_USE
+ftcache_status ftcache_load_files(struct ftcache *cache,
+                                  const char *const *paths,
+                                  uint64_t path_count,
+                                  const struct ftcache_file_bank *banks,
+                                  uint64_t bank_count,
+                                  const struct ftcache_file_options *options,
+                                  struct ftcache_file_report *report);
+
+// How a layer that was read from files is kept: residence is set to an ftcache_residence. The text says why, if it is
+// not pinned; it is cut to fit and ended by a zero, and buffer may be NULL if capacity is 0. Allocates; waits for
+// nothing.
+//
+// Requires: cache came from ftcache_new; residence points to a uint32_t; buffer points to capacity writable bytes.
+FTCACHE_MUST_USE
+ftcache_status ftcache_layer_residence(struct ftcache *cache,
+                                       uint32_t layer,
+                                       uint32_t *residence,
+                                       char *buffer,
+                                       size_t capacity);
 
 // What is in effect. Allocates nothing, waits for nothing.
 //
@@ -1794,50 +1838,6 @@ ftcache_status ftcache_unpin(struct ftcache *cache,
                              const uint32_t *layers,
                              const uint32_t *experts,
                              uint64_t count);
-
-// Whether anything that was enqueued has failed since the last look, a launch in device mode that was refused among
-// it. Waits for nothing, so what is on its way may fail yet.
-//
-// Requires: cache came from ftcache_new.
-FTCACHE_MUST_USE ftcache_status ftcache_check(struct ftcache *cache);
-
-// Returns when everything that was enqueued on any stream is done. Streams of earlier steps may be destroyed then.
-//
-// Requires: cache came from ftcache_new.
-FTCACHE_MUST_USE ftcache_status ftcache_synchronize(struct ftcache *cache);
-
-// Frees a cache and its slots, once what is enqueued is done; NULL is accepted. No other call may be inside it.
-void ftcache_free(struct ftcache *cache);
-
-// Reads banks from files into memory of the library's, pins them, attaches them and keeps them until the cache is
-// freed. May be called again for others. Blocks; uses threads of its own while it lasts.
-//
-// Layers that could not be pinned go through the bounce buffer; where there is none they are not attached, and are for
-// the CPU: ftcache_layer_get says so. options may be NULL; report is NULL or set to what it came to. On any error
-// nothing is left of it.
-//
-// Requires: cache came from ftcache_new; paths points to path_count texts, banks to bank_count entries that are as
-// they say; options and report are NULL or point to structs of their struct_size.
-FTCACHE_MUST_USE
-ftcache_status ftcache_load_files(struct ftcache *cache,
-                                  const char *const *paths,
-                                  uint64_t path_count,
-                                  const struct ftcache_file_bank *banks,
-                                  uint64_t bank_count,
-                                  const struct ftcache_file_options *options,
-                                  struct ftcache_file_report *report);
-
-// How a layer that was read from files is kept: residence is set to an ftcache_residence. The text says why, if it is
-// not pinned; it is cut to fit and ended by a zero, and buffer may be NULL if capacity is 0. Allocates; waits for
-// nothing.
-//
-// Requires: cache came from ftcache_new; residence points to a uint32_t; buffer points to capacity writable bytes.
-FTCACHE_MUST_USE
-ftcache_status ftcache_layer_residence(struct ftcache *cache,
-                                       uint32_t layer,
-                                       uint32_t *residence,
-                                       char *buffer,
-                                       size_t capacity);
 
 // Makes the experts of a step resident and writes a slot for each route, local to the pool of the layer.
 //

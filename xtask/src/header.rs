@@ -5,14 +5,18 @@ use cbindgen::{Braces, Builder, Config, DocumentationStyle, EnumConfig, Language
 use crate::run::{Outcome, root};
 
 /// The sources in the order in which one learns them, which is the header's order.
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 18] = [
     "status",
     "model",
     "settings",
     "configuration",
     "log",
     "cache",
+    "attach",
     "files",
+    "report",
+    "slots",
+    "routes",
     "step",
     "plan",
     "on_device",

@@ -4,9 +4,10 @@ use ftcache_core::residency::{Gather, OpenPlan, RowRun};
 use ftcache_core::{ChunkReport, LayerId};
 
 use crate::boundary::{SizedStruct, required_mut, write_sized};
-use crate::cache::{Engine, Handle, enter, ftcache, ftcache_slot_span};
+use crate::cache::{Engine, Handle, enter, ftcache};
 use crate::failure::Failure;
 use crate::plan::{ftcache_copy, ftcache_run, refill};
+use crate::slots::ftcache_slot_span;
 use crate::status::ftcache_status;
 use crate::step::{ftcache_streams, streams_of};
 

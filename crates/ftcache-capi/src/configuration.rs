@@ -198,8 +198,8 @@ pub unsafe extern "C" fn ftcache_configuration_new(
         let model = unsafe { required(model, "model") }?;
         // SAFETY: points to a struct of its size by the caller's word.
         let settings = unsafe { read_sized(settings, "settings") }?;
-        // SAFETY: its pointers are as the header says, by the caller's word.
         let model = model.build()?;
+        // SAFETY: its pointers are as the header says, by the caller's word.
         let settings = unsafe { settings_of(&settings, &model) }?;
         let configuration = Configuration::new(model, settings)?;
         *out = Box::into_raw(Box::new(ftcache_configuration { configuration }));

@@ -6,6 +6,7 @@
 
 #![allow(non_camel_case_types, reason = "the names are those of the C header")]
 
+pub mod attach;
 mod boundary;
 pub mod cache;
 pub mod chunk;
@@ -18,7 +19,10 @@ pub mod on_device;
 pub mod plan;
 pub mod probe;
 pub mod rebuild;
+pub mod report;
+pub mod routes;
 pub mod settings;
+pub mod slots;
 pub mod stats;
 pub mod status;
 pub mod step;
