@@ -1,7 +1,7 @@
 /* ftcache.hpp: ftcache.h for C++17: handles that free themselves, results that cannot be overlooked.
  *
- * Written by hand over ftcache.h, which stays the manual: what a function does, waits for and requires stands there, and
- * a method of the same name does no more. There is nothing to link but the library itself.
+ * Written by hand over ftcache.h, which stays the manual: what a function does, waits for and requires stands there,
+ * and a method of the same name does no more. There is nothing to link but the library itself.
  *
  *     ftc::result<ftc::cache> make_cache(const ftc::model &model, uint64_t budget_bytes) {
  *         auto settings = ftc::sized<ftcache_settings>();
