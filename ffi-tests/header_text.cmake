@@ -53,4 +53,4 @@ if(at EQUAL -1)
   message(SEND_ERROR "the example of ftcache.hpp is not that of examples/wrapper.cpp")
 endif()
 
-message("ftcache.hpp calls all ${function_count} functions of ftcache.h")
+message("ftcache.h has ${function_count} functions")

@@ -30,7 +30,7 @@
  * Errors     A method that can be refused returns an ftc::result: a value, or an ftc::error with the status and a
  *            copy of the message of that very call. To ask for a value that is not there, or for an error, ends the
  *            program with the message, in every build. Nothing throws but an allocation of the standard library, and
- *            only where exceptions are on: -fno-exceptions and -fno-rtti are well.
+ *            only where exceptions are on: -fno-exceptions and -fno-rtti will do.
  * Handles    ftc::model, ftc::configuration and ftc::cache are moved and not copied, and free what they hold. One
  *            that was moved from is empty: its methods are refused ("cache is NULL"). get() lends the C handle,
  *            release() gives it away, and a constructor takes one over.
