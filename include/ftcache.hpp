@@ -45,7 +45,7 @@
  *            much, call ftcache.h with get().
  * Spans      Arrays are taken as ftc::span: a pointer and a count, or whatever has data() and size(). It owns
  *            nothing.
- * Compilers  C++17 and C++20 by gcc, clang, MinGW-w64, hipcc and nvcc, without warnings. Microsoft's has not seen it.
+ * Compilers  C++17 by gcc, clang, MinGW-w64, hipcc and nvcc, C++20 by the first three. Microsoft's has not seen it.
  */
 
 #ifndef FTCACHE_HPP
