@@ -227,6 +227,7 @@ void a_configuration_answers() {
     CHECK(report && report->slot_count == 8 && report->pool_count == 2 && report->struct_size == sizeof *report);
     CHECK(*configuration.layer_pool(1) == 0 && *configuration.layer_pool(2) == 1);
     CHECK(*configuration.layer_state(2) == FTCACHE_LAYER_STATE_CACHED);
+    CHECK(configuration.layer_fetch_get(2)->fetch_rule == FTCACHE_FETCH_RULE_DEFAULT);
     CHECK(configuration.pool_get(0)->slot_count == 3 && configuration.pool_get(1)->layer_count == 2);
     CHECK(configuration.slot_range_get(0, 0)->row_bytes == 40 && configuration.slot_range_get(0, 1)->row_bytes == 2);
     CHECK(configuration.slot_range_get(1, 0)->row_bytes == 24);

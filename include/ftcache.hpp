@@ -422,6 +422,11 @@ public:
         return static_cast<::ftcache_layer_state>(*state);
     }
 
+    result<::ftcache_layer_fetch> layer_fetch_get(uint32_t layer) const {
+        return detail::filled<::ftcache_layer_fetch>(
+            [&](auto *fetch) { return ::ftcache_configuration_layer_fetch_get(get(), layer, fetch); });
+    }
+
     result<::ftcache_pool_report> pool_get(uint32_t pool) const {
         return detail::filled<::ftcache_pool_report>(
             [&](auto *report) { return ::ftcache_configuration_pool_get(get(), pool, report); });

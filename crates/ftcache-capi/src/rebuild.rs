@@ -139,9 +139,9 @@ pub unsafe extern "C" fn ftcache_rebuild(
             Engine::Device(cache) => {
                 let rebuilt = cache.rebuild_as(configuration, keep, most_bytes)?;
                 if let Rebuilt::Cold(reason) = &rebuilt.rebuilt
-                    && keep == Keep::WhatFits
+                    && *reason != ColdReason::NothingToKeep
                 {
-                    tracing::warn!(?reason, "rebuilt, and nobody was kept");
+                    tracing::warn!("rebuilt, and nobody was kept: {reason}");
                 }
                 let staging = rebuilt.staging.as_ref();
                 ftcache_rebuild_report {
