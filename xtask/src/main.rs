@@ -1,5 +1,6 @@
 //! Chores: `cargo xtask COMMAND`. Each command has a file; this one is the list.
 
+mod abi;
 mod bench_gpu;
 mod build_kernels;
 mod demo;
@@ -21,6 +22,7 @@ usage: cargo xtask COMMAND
   sanitize                 runs CTest with the library and the tests under the address, undefined-behaviour and thread
                            sanitizers
   header [--check]         writes include/ftcache.h, or says whether it is fresh
+  abi [--check]            writes testdata/abi.txt, what compiled programs rely on, or says what was added or broken
   build-kernels [--check]  compiles kernels/ with nvcc 13.0 to the images in ftcache-transfer, or says whether they are
                            fresh
   bench-gpu [ARGUMENTS]    times admission and gathers on a GPU, and flashlib's admission beside them if the Python that
@@ -37,6 +39,8 @@ fn main() -> ExitCode {
         ["sanitize"] => sanitize::sanitize(),
         ["header"] => header::write(),
         ["header", "--check"] => header::check(),
+        ["abi"] => abi::write(),
+        ["abi", "--check"] => abi::check(),
         ["build-kernels"] => build_kernels::build(),
         ["build-kernels", "--check"] => build_kernels::check(),
         ["bench-gpu", ref rest @ ..] => bench_gpu::bench(rest),

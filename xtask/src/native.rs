@@ -59,12 +59,21 @@ pub(crate) fn system_libraries() -> Outcome<Vec<String>> {
 
 /// The C++ compiler, to be given arguments: `CXX`, which may be several words, else the first that runs.
 pub(crate) fn cxx() -> Outcome<Command> {
-    let set = std::env::var("CXX").unwrap_or_default();
+    compiler("CXX", ["c++", "g++", "clang++"]).ok_or("no C++ compiler: set CXX or install g++".to_owned())
+}
+
+/// The C compiler: `CC`, likewise.
+pub(crate) fn cc() -> Outcome<Command> {
+    compiler("CC", ["cc", "gcc", "clang"]).ok_or("no C compiler: set CC or install gcc".to_owned())
+}
+
+fn compiler(variable: &str, programs: [&str; 3]) -> Option<Command> {
+    let set = std::env::var(variable).unwrap_or_default();
     let mut words = set.split_whitespace();
     if let Some(program) = words.next() {
         let mut compiler = command(program);
         compiler.args(words);
-        return Ok(compiler);
+        return Some(compiler);
     }
-    find(["c++", "g++", "clang++"]).map(command).ok_or("no C++ compiler: set CXX or install g++".to_owned())
+    find(programs).map(command)
 }
