@@ -189,11 +189,11 @@ fn program(items: &[Item]) -> String {
     };
     for item in items {
         match item {
-            Item::Macro { name } => line(format!("macro {name} %lld"), &[name.clone()]),
+            Item::Macro { name } => line(format!("macro {name} %lld"), std::slice::from_ref(name)),
             Item::Enum { name, constants } => {
                 line(format!("enum {name} size %lld"), &[format!("sizeof({name})")]);
                 for constant in constants {
-                    line(format!("  {constant} %lld"), &[constant.clone()]);
+                    line(format!("  {constant} %lld"), std::slice::from_ref(constant));
                 }
             }
             Item::Struct { name, fields } => {

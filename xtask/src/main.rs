@@ -5,6 +5,7 @@ mod bench_gpu;
 mod build_kernels;
 mod demo;
 mod header;
+mod install;
 mod native;
 mod python;
 mod run;
@@ -23,6 +24,8 @@ usage: cargo xtask COMMAND
                            sanitizers
   header [--check]         writes include/ftcache.h, or says whether it is fresh
   abi [--check]            writes testdata/abi.txt, what compiled programs rely on, or says what was added or broken
+  install --prefix P [--libdir lib] [--debug]
+                           builds the library and puts it, its headers, and what CMake and pkg-config find it by there
   build-kernels [--check]  compiles kernels/ with nvcc 13.0 to the images in ftcache-transfer, or says whether they are
                            fresh
   bench-gpu [ARGUMENTS]    times admission and gathers on a GPU, and flashlib's admission beside them if the Python that
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
         ["header", "--check"] => header::check(),
         ["abi"] => abi::write(),
         ["abi", "--check"] => abi::check(),
+        ["install", ref rest @ ..] => install::run(rest),
         ["build-kernels"] => build_kernels::build(),
         ["build-kernels", "--check"] => build_kernels::check(),
         ["bench-gpu", ref rest @ ..] => bench_gpu::bench(rest),
