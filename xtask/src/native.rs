@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::run::{Outcome, cargo, command, find, output, run, target};
+use crate::run::{Outcome, cargo, command, find, output, root, run, target};
 
 /// How the library is built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,11 +19,15 @@ impl Profile {
         }
     }
 
-    pub(crate) fn folder(self) -> std::path::PathBuf {
-        target().join(match self {
+    fn folder_name(self) -> &'static str {
+        match self {
             Self::Dev => "debug",
             Self::Release => "release",
-        })
+        }
+    }
+
+    pub(crate) fn folder(self) -> std::path::PathBuf {
+        target().join(self.folder_name())
     }
 }
 
@@ -37,6 +41,16 @@ pub(crate) fn emulator() -> Outcome<std::path::PathBuf> {
     run(cargo().args(["build", "--quiet", "--package", "ftcache-cuda-emu"]))?;
     let name = format!("{}ftcache_cuda_emu{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
     Ok(Profile::Dev.folder().join(name))
+}
+
+/// Builds another Rust archive by the same toolchain, and says where it is.
+pub(crate) fn other_rust(profile: Profile) -> Outcome<std::path::PathBuf> {
+    let folder = target().join("other-rust");
+    run(cargo()
+        .args(["build", "--quiet", "--profile", profile.cargo_name(), "--manifest-path"])
+        .arg(root().join("ffi-tests/other_rust/Cargo.toml"))
+        .env("CARGO_TARGET_DIR", &folder))?;
+    Ok(folder.join(profile.folder_name()).join("libother_rust.a"))
 }
 
 /// What a program that links libftcache.a must link besides, as the compiler is told: `-lpthread -ldl ...`.
