@@ -562,6 +562,20 @@ function cache_free: void (cache *)
         assert_eq!(compare(BEFORE, &now).unwrap_err(), wanted);
     }
 
+    #[test]
+    fn every_struct_that_says_its_size_is_tried_in_others() {
+        let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap();
+        let (committed, tests) = (read(SNAPSHOT), read("ffi-tests/sizes.c"));
+        let entries = entries(&committed).unwrap();
+        let says_its_size = |entry: &&Entry| entry.parts.first().is_some_and(|part| part.0 == "struct_size");
+        let sized: Vec<&Entry> = entries.iter().filter(says_its_size).collect();
+        assert!(!sized.is_empty());
+        for entry in sized {
+            let is_tried = tests.contains(&format!("PUT({}, ", entry.name));
+            assert!(is_tried, "ffi-tests/sizes.c has no INPUT or OUTPUT of {}", entry.name);
+        }
+    }
+
     /// A field that takes the place of padding would be read from programs that never set it, so there is no padding.
     #[test]
     fn structs_have_no_holes() {
