@@ -1,5 +1,5 @@
-// libftcache.a and another Rust archive in one program. Both unwind within themselves, each before and after the other was
-// used, and the allocator of the one is not the other's trouble.
+// libftcache.a and another Rust archive, by the same toolchain, in one program: it links in either order, and both do
+// their work before and after the other was used. The other one unwinds; of ftcache no call from C panics.
 
 #include "check.h"
 

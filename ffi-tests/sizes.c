@@ -1,5 +1,5 @@
-// Structs of programs that were compiled with an earlier or a later header. Every struct that says its size is here: a test
-// of xtask names the one that is not.
+// Structs of programs that were compiled with an earlier or a later header. Every struct that says its size is
+// here: a test of xtask names the one that is not.
 
 #include "check.h"
 #include "cuda_driver.h"
@@ -73,8 +73,8 @@ static void input(const char *name, const void *value, size_t known, size_t leas
     for (i = 0; i < 3; i++) {
         size = tails[i] == 0 ? LARGEST : known + tails[i];
         served(give(call, value, known, size, 0), name, size);
-        snprintf(wanted, sizeof wanted, "%s has %zu bytes, and byte %zu is set; this library knows %zu bytes of it", name,
-                 size, size - 1, known);
+        snprintf(wanted, sizeof wanted, "%s has %zu bytes, and byte %zu is set; this library knows %zu bytes of it",
+                 name, size, size - 1, known);
         refused(give(call, value, known, size, 1), wanted);
     }
     for (i = 0; i < 3; i++) {
@@ -228,8 +228,8 @@ static void inputs(void) {
 // Whether two fillings of a struct are to be equal: microseconds are not.
 typedef enum same { ALWAYS_SAME, NOT_SAME } same;
 
-// A struct that is shorter gets what it has room for, and one that is longer gets zeros behind it; nothing is written past
-// either, and the size is left as it stands.
+// A struct that is shorter gets what it has room for, and one that is longer gets zeros behind it; nothing is written
+// past either, and the size is left as it stands.
 static void output(const char *name, size_t known, same same, ftcache_status (*call)(void *)) {
     static const size_t sizes[] = {0, 3, LARGEST + 1};
     unsigned char whole[LARGEST + 8], bytes[LARGEST + 8];

@@ -1,5 +1,5 @@
-# The shared library gives out the header's functions, all of them and nothing else. The linker's own marks (_init, _edata
-# and the like) are no exception: rustc's version script keeps them in too.
+# The shared library gives out the header's functions, all of them and nothing else. The linker's own marks (_init,
+# _edata and the like) are no exception: rustc's version script keeps them in too.
 #
 #   cmake -DNM=nm -DLIBRARY=libftcache.so -DHEADER=include/ftcache.h -P symbols.cmake
 
