@@ -41,7 +41,8 @@ impl Options {
         if !libdir.components().all(|part| matches!(part, Component::Normal(_))) {
             return Err(format!("install: --libdir {} is not a folder within the prefix", libdir.display()));
         }
-        Ok(Self { prefix: root().join(prefix), libdir, profile })
+        let prefix = std::path::absolute(&prefix).map_err(at(&prefix))?;
+        Ok(Self { prefix, libdir, profile })
     }
 }
 
@@ -218,7 +219,8 @@ mod tests {
     #[test]
     fn arguments_are_read() {
         let check = |arguments: &[&str], prefix: &str, libdir: &str, profile| {
-            let wanted = Options { prefix: root().join(prefix), libdir: libdir.into(), profile };
+            let prefix = std::env::current_dir().unwrap().join(prefix);
+            let wanted = Options { prefix, libdir: libdir.into(), profile };
             assert_eq!(Options::of(arguments), Ok(wanted));
         };
         check(&["--prefix", "a b"], "a b", "lib", Profile::Release);
