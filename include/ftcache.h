@@ -2148,8 +2148,8 @@ FTCACHE_MUST_USE ftcache_status ftcache_chunk_begin(struct ftcache *cache, const
 
 // Enqueues the copies that stage a layer in a free buffer, while another may be in use; rows of residents come from
 // their slots. Where the engine copies by itself, it opens the plan of ftcache_stage_plan_get instead, to be made in
-// every bank and then committed or aborted. Each layer is staged at most once in a chunk. Allocates nothing, waits for
-// nothing.
+// every bank and then committed or aborted; what is committed holds its buffer until ftcache_chunk_wait and
+// ftcache_chunk_release, here too. Each layer is staged at most once in a chunk. Allocates nothing, waits for nothing.
 //
 // On FTCACHE_STATUS_DEVICE the buffer is free, and the layer may be staged again.
 //

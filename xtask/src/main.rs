@@ -1,9 +1,11 @@
 //! Chores: `cargo xtask COMMAND`. Each command has a file; this one is the list.
 
+mod abi;
 mod bench_gpu;
 mod build_kernels;
 mod demo;
 mod header;
+mod install;
 mod native;
 mod python;
 mod run;
@@ -21,6 +23,9 @@ usage: cargo xtask COMMAND
   sanitize                 runs CTest with the library and the tests under the address, undefined-behaviour and thread
                            sanitizers
   header [--check]         writes include/ftcache.h, or says whether it is fresh
+  abi [--check]            writes testdata/abi.txt, what compiled programs rely on, or says what was added or broken
+  install --prefix P [--libdir lib] [--debug]
+                           builds the library and puts it, its headers, and what CMake and pkg-config find it by there
   build-kernels [--check]  compiles kernels/ with nvcc 13.0 to the images in ftcache-transfer, or says whether they are
                            fresh
   bench-gpu [ARGUMENTS]    times admission and gathers on a GPU, and flashlib's admission beside them if the Python that
@@ -37,6 +42,9 @@ fn main() -> ExitCode {
         ["sanitize"] => sanitize::sanitize(),
         ["header"] => header::write(),
         ["header", "--check"] => header::check(),
+        ["abi"] => abi::write(),
+        ["abi", "--check"] => abi::check(),
+        ["install", ref rest @ ..] => install::run(rest),
         ["build-kernels"] => build_kernels::build(),
         ["build-kernels", "--check"] => build_kernels::check(),
         ["bench-gpu", ref rest @ ..] => bench_gpu::bench(rest),

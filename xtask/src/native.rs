@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::run::{Outcome, cargo, command, find, output, run, target};
+use crate::run::{Outcome, cargo, command, find, output, root, run, target};
 
 /// How the library is built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,11 +19,15 @@ impl Profile {
         }
     }
 
-    pub(crate) fn folder(self) -> std::path::PathBuf {
-        target().join(match self {
+    fn folder_name(self) -> &'static str {
+        match self {
             Self::Dev => "debug",
             Self::Release => "release",
-        })
+        }
+    }
+
+    pub(crate) fn folder(self) -> std::path::PathBuf {
+        target().join(self.folder_name())
     }
 }
 
@@ -37,6 +41,16 @@ pub(crate) fn emulator() -> Outcome<std::path::PathBuf> {
     run(cargo().args(["build", "--quiet", "--package", "ftcache-cuda-emu"]))?;
     let name = format!("{}ftcache_cuda_emu{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
     Ok(Profile::Dev.folder().join(name))
+}
+
+/// Builds another Rust archive by the same toolchain, and says where it is.
+pub(crate) fn other_rust(profile: Profile) -> Outcome<std::path::PathBuf> {
+    let folder = target().join("other-rust");
+    run(cargo()
+        .args(["build", "--quiet", "--profile", profile.cargo_name(), "--manifest-path"])
+        .arg(root().join("ffi-tests/other_rust/Cargo.toml"))
+        .env("CARGO_TARGET_DIR", &folder))?;
+    Ok(folder.join(profile.folder_name()).join("libother_rust.a"))
 }
 
 /// What a program that links libftcache.a must link besides, as the compiler is told: `-lpthread -ldl ...`.
@@ -59,12 +73,21 @@ pub(crate) fn system_libraries() -> Outcome<Vec<String>> {
 
 /// The C++ compiler, to be given arguments: `CXX`, which may be several words, else the first that runs.
 pub(crate) fn cxx() -> Outcome<Command> {
-    let set = std::env::var("CXX").unwrap_or_default();
+    compiler("CXX", ["c++", "g++", "clang++"]).ok_or("no C++ compiler: set CXX or install g++".to_owned())
+}
+
+/// The C compiler: `CC`, likewise.
+pub(crate) fn cc() -> Outcome<Command> {
+    compiler("CC", ["cc", "gcc", "clang"]).ok_or("no C compiler: set CC or install gcc".to_owned())
+}
+
+fn compiler(variable: &str, programs: [&str; 3]) -> Option<Command> {
+    let set = std::env::var(variable).unwrap_or_default();
     let mut words = set.split_whitespace();
     if let Some(program) = words.next() {
         let mut compiler = command(program);
         compiler.args(words);
-        return Ok(compiler);
+        return Some(compiler);
     }
-    find(["c++", "g++", "clang++"]).map(command).ok_or("no C++ compiler: set CXX or install g++".to_owned())
+    find(programs).map(command)
 }

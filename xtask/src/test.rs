@@ -1,6 +1,9 @@
 //! `cargo xtask test`: the tests of all default members, then CTest, so that its summary is the last that is printed.
 
-use crate::native::{Profile, build_library, emulator, system_libraries};
+use std::path::{Path, PathBuf};
+
+use crate::install::{Options, install};
+use crate::native::{Profile, build_library, emulator, other_rust, system_libraries};
 use crate::python::{cmake, models};
 use crate::run::{Outcome, cargo, command, root, run, target};
 
@@ -52,7 +55,21 @@ fn ctest() -> Outcome {
     configure.arg(format!("-DFTCACHE_LIBRARY_DIR={}", profile.folder().display()));
     configure.arg(format!("-DFTCACHE_EMULATOR={}", emulator()?.display()));
     configure.arg(format!("-DFTCACHE_SYSTEM_LIBRARIES={}", system_libraries()?.join(";")));
+    configure.arg(format!("-DFTCACHE_OTHER_RUST={}", other_rust(profile)?.display()));
+    configure.arg(format!("-DFTCACHE_PREFIX={}", installed(&folder, profile)?.display()));
     run(&mut configure)?;
     run(command(&tools.cmake).arg("--build").arg(&folder).args(["--parallel", "2"]))?;
     run(command(&tools.ctest).arg("--test-dir").arg(&folder).args(["--output-on-failure", "--no-tests=error"]))
+}
+
+/// Installs the library and moves the tree: nothing in it may name where it was, and blanks in its path must do no harm.
+fn installed(folder: &Path, profile: Profile) -> Outcome<PathBuf> {
+    let (before, prefix) = (folder.join("installed before"), folder.join("prefix with blank"));
+    install(&Options { prefix: before.clone(), libdir: "lib".into(), profile })?;
+    let at = |error: std::io::Error| format!("{}: {error}", prefix.display());
+    if prefix.exists() {
+        std::fs::remove_dir_all(&prefix).map_err(at)?;
+    }
+    std::fs::rename(before, &prefix).map_err(at)?;
+    Ok(prefix)
 }

@@ -239,6 +239,9 @@ pub unsafe extern "C" fn ftcache_load_files(
         }
         // SAFETY: `bank_count` entries by the caller's word.
         let banks = unsafe { array(banks, bank_count, "banks") }?;
+        if banks.is_empty() {
+            return Err(Failure::argument("bank_count is 0; at least 1 bank is to be read"));
+        }
         let mut sources = Vec::new();
         for bank in banks {
             // SAFETY: its rows are as the header says, by the caller's word.

@@ -1,6 +1,8 @@
 //! Other slots for the same model, and residents that are put back: rows that move on the device, or come from the
 //! host.
 
+use std::fmt;
+
 use ftcache_policy::{BankId, Geometry, LayerId, Pool, PoolId};
 use ftcache_residency::{Move, Placement};
 
@@ -42,6 +44,20 @@ pub enum ColdReason {
     },
     /// A row could not be moved.
     Failed(DeviceError),
+}
+
+impl fmt::Display for ColdReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NothingToKeep => write!(f, "no resident was to be kept"),
+            Self::TooLarge { needed, allowed } => {
+                write!(f, "the old and the new slots together are {needed} bytes; {allowed} are allowed")
+            }
+            Self::OutOfMemory(error) => write!(f, "{error}"),
+            Self::PoolsMoved { pool } => write!(f, "pool {pool} lies elsewhere in the caller's memory now"),
+            Self::Failed(error) => write!(f, "a row could not be moved: {error}"),
+        }
+    }
 }
 
 impl<D: Device> Loader<D> {

@@ -184,7 +184,12 @@ impl DeviceTables {
             Some(rows) => (rows.address, shape.stride("slots", rows, id_bytes)?),
             None => (ids.rows.address, route_stride),
         };
-        for (what, value) in [("the value for the CPU", answers.cpu), ("the value for absent routes", answers.absent)] {
+        // A value that no route can be given is nobody's.
+        let written = [
+            ("the value for the CPU", answers.cpu, matches!(misses, Misses::Hybrid { .. })),
+            ("the value for absent routes", answers.absent, ids.absent.is_some()),
+        ];
+        for (what, value, _) in written.into_iter().filter(|&(_, _, is_used)| is_used) {
             if (0..i64::from(slot_count)).contains(&value) {
                 return Err(DeviceModeError::ValueIsSlot { what, value, slot_count });
             }

@@ -1,0 +1,4 @@
+#if __has_include("ftcache.hpp")
+#include "ftcache.hpp"
+#endif
+#include "consumer.c"
