@@ -218,7 +218,7 @@ static void inputs(void) {
     INPUT(ftcache_device_options, "options", device_options, END(ftcache_device_options, struct_size), enter_device);
 
     OK(ftcache_device_enter(on_device, NULL));
-    INPUT(ftcache_device_step, "step", device_step, END(ftcache_device_step, cpu_slot), admit_on_device);
+    INPUT(ftcache_device_step, "step", device_step, END(ftcache_device_step, row_width), admit_on_device);
     INPUT(ftcache_step, "step->step", step, END(ftcache_step, layer), admit_step_on_device);
     OK(ftcache_device_leave(on_device));
 }
@@ -338,7 +338,6 @@ int main(void) {
     device_step.ids.address = device_ids;
     device_step.row_count = 1;
     device_step.row_width = 2;
-    device_step.absent_slot = device_step.cpu_slot = -1;
 
     inputs();
     outputs();

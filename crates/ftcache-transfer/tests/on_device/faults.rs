@@ -266,7 +266,9 @@ fn steps_that_kernels_cannot_have_are_refused_at_once() {
     let ids = DeviceIds { rows: rows(4096, 0), row_count: 3, per_row: 4, width: IdWidth::Four, absent: None };
     let wide = DeviceIds { width: IdWidth::Eight, ..ids };
     let step = |ids| DeviceStep::new(layer(1), ids);
-    let answers = |answers| DeviceStep { answers, ..step(ids) };
+    // Of a step that can write either value.
+    let both = DeviceIds { absent: Some(-9), ..ids };
+    let answers = |answers| DeviceStep { step: hybrid(1, FetchRule::UpTo(1)), answers, ..step(both) };
     let split = |split| DeviceStep { step: hybrid(1, FetchRule::UpTo(1)), split, ..step(ids) };
     let weights = |weights| split(DeviceSplit { weights: Some(weights), ..DeviceSplit::default() });
     let (none, some) = (DeviceAnswers::default(), DeviceSplit::default());

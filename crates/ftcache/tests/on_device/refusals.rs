@@ -301,8 +301,8 @@ fn steps_that_kernels_do_not_know_are_refused() {
     change(&|step| step.answers.slots = Some(rows(at + 1, 0)));
     change(&|step| step.answers.map = Some(rows(at + 3, 0)));
     change(&|step| step.answers.cpu = 1);
-    change(&|step| step.answers.absent = 0);
-    change(&|step| step.answers.absent = 1 << 40);
+    change(&|step| (step.ids.absent, step.answers.absent) = (Some(-9), 0));
+    change(&|step| (step.ids.absent, step.answers.absent) = (Some(-9), 1 << 40));
     change(&|step| step.split = DeviceSplit { cpu_ids: Some(rows(at, 0)), cpu_none: 2, weights: None });
     change(&|step| {
         let weights = DeviceWeights { source: rows(at, 0), device: None, cpu: None, bytes: 8 };
