@@ -166,9 +166,11 @@
  * Capture    Only the functions of device mode and those that enqueue nothing (plans, statistics) may be called while
  *            a stream of the thread is being captured; the others refuse such a stream.
  *
- * Linking    The static library brings Rust's own runtime. Another Rust static library in the same program links and
- *            unwinds beside it if both were built by the same toolchain; if not, take the shared library, which exports
- *            nothing but what is declared here. Neither links CUDA: the driver is looked for when a cache is made.
+ * Linking    libftcache.a may stand in one program with another Rust archive if both were built by the same
+ *            toolchain; they then share one standard library, and with it the panic hook. Beside one of another
+ *            toolchain, link the shared library, which exports nothing but what is declared here. Neither links CUDA: the
+ *            driver is looked for when a cache is made. `cargo xtask install` writes ftcache.pc and a CMake package, which
+ *            list the system libraries. ftcache.hpp is the same in C++17.
  *
  * Copies are not measured by asking for them: ftcache_device_facts_get says how they go, and the program `ftcache
  * probe` measures a machine.
