@@ -3,6 +3,7 @@
 mod abi;
 mod bench_gpu;
 mod build_kernels;
+mod ctest;
 mod demo;
 mod header;
 mod install;

@@ -5,9 +5,8 @@
 //! code as well as C's. The standard library is not watched: it is not built here. Each sanitizer first has to see a
 //! mistake that is made inside the library on purpose.
 
-use crate::native::system_libraries;
-use crate::python::cmake;
-use crate::run::{Outcome, cargo, command, output, root, run, target};
+use crate::ctest::ctest;
+use crate::run::{Outcome, cargo, command, output, run, target};
 
 /// A sanitizer as CMake and rustc know it.
 struct Sanitizer {
@@ -23,7 +22,6 @@ const SANITIZERS: [Sanitizer; 2] = [
 
 /// Builds and runs the C tests under each.
 pub(crate) fn sanitize() -> Outcome {
-    let tools = cmake()?;
     let host = host()?;
     for Sanitizer { name, rust_flags } in SANITIZERS {
         let built = target().join("sanitize").join(name);
@@ -33,20 +31,9 @@ pub(crate) fn sanitize() -> Outcome {
             .env("CARGO_TARGET_DIR", &built)
             .env("RUSTC_BOOTSTRAP", "1")
             .env("RUSTFLAGS", rust_flags))?;
-        let folder = built.join("ffi-tests");
-        let mut configure = command(&tools.cmake);
-        configure.arg("-S").arg(root().join("ffi-tests")).arg("-B").arg(&folder);
-        if let Some(ninja) = &tools.ninja {
-            configure.arg("-GNinja").arg(format!("-DCMAKE_MAKE_PROGRAM={}", ninja.display()));
-        }
-        configure.arg(format!("-DFTCACHE_SANITIZER={name}"));
-        configure.arg(format!("-DFTCACHE_LIBRARY_DIR={}", built.join(&host).join("debug").display()));
         // The emulated driver switches stacks by itself, which sanitizers do not follow: it runs as it is.
-        configure.arg(format!("-DFTCACHE_EMULATOR={}", crate::native::emulator()?.display()));
-        configure.arg(format!("-DFTCACHE_SYSTEM_LIBRARIES={}", system_libraries()?.join(";")));
-        run(&mut configure)?;
-        run(command(&tools.cmake).arg("--build").arg(&folder).args(["--parallel", "2"]))?;
-        run(command(&tools.ctest).arg("--test-dir").arg(&folder).args(["--output-on-failure", "--no-tests=error"]))?;
+        let library_folder = built.join(&host).join("debug");
+        ctest(&built.join("ffi-tests"), &library_folder, &[("FTCACHE_SANITIZER", name.to_owned())])?;
     }
     Ok(())
 }

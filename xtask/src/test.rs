@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::ctest::ctest;
 use crate::install::{Options, install};
-use crate::native::{Profile, build_library, emulator, other_rust, system_libraries};
-use crate::python::{cmake, models};
-use crate::run::{Outcome, cargo, command, root, run, target};
+use crate::native::{Profile, build_library, other_rust};
+use crate::python::models;
+use crate::run::{Outcome, cargo, command, run, target};
 
 /// Rust (the freshness of the header and of the kernels' images is among its tests), the model fixtures, a GPU if there
 /// is one, then C and C++.
@@ -13,7 +14,7 @@ pub(crate) fn test() -> Outcome {
     run(cargo().args(["test", "--quiet"]))?;
     models(true)?;
     gpu()?;
-    ctest()
+    c_tests()
 }
 
 /// The tests of the CUDA device and of what is measured on it ran on the emulated driver; where there is a GPU, they run
@@ -42,24 +43,15 @@ fn gpu_name() -> Option<String> {
     names.lines().next().map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned)
 }
 
-fn ctest() -> Outcome {
-    let tools = cmake()?;
+fn c_tests() -> Outcome {
     let profile = Profile::Dev;
     build_library(profile)?;
     let folder = target().join("ffi-tests");
-    let mut configure = command(&tools.cmake);
-    configure.arg("-S").arg(root().join("ffi-tests")).arg("-B").arg(&folder);
-    if let Some(ninja) = &tools.ninja {
-        configure.arg("-GNinja").arg(format!("-DCMAKE_MAKE_PROGRAM={}", ninja.display()));
-    }
-    configure.arg(format!("-DFTCACHE_LIBRARY_DIR={}", profile.folder().display()));
-    configure.arg(format!("-DFTCACHE_EMULATOR={}", emulator()?.display()));
-    configure.arg(format!("-DFTCACHE_SYSTEM_LIBRARIES={}", system_libraries()?.join(";")));
-    configure.arg(format!("-DFTCACHE_OTHER_RUST={}", other_rust(profile)?.display()));
-    configure.arg(format!("-DFTCACHE_PREFIX={}", installed(&folder, profile)?.display()));
-    run(&mut configure)?;
-    run(command(&tools.cmake).arg("--build").arg(&folder).args(["--parallel", "2"]))?;
-    run(command(&tools.ctest).arg("--test-dir").arg(&folder).args(["--output-on-failure", "--no-tests=error"]))
+    let definitions = [
+        ("FTCACHE_OTHER_RUST", other_rust(profile)?.display().to_string()),
+        ("FTCACHE_PREFIX", installed(&folder, profile)?.display().to_string()),
+    ];
+    ctest(&folder, &profile.folder(), &definitions)
 }
 
 /// Installs the library and moves the tree: nothing in it may name where it was, and blanks in its path must do no harm.
