@@ -1,4 +1,4 @@
-// What the tests share: CHECK, which says where and what the library's last error was, and a small model.
+// What the tests share: CHECK and REFUSED, which say where and what the library's last error was, and a small model.
 
 #ifndef FFI_TESTS_CHECK_H
 #define FFI_TESTS_CHECK_H
@@ -18,6 +18,16 @@
     } while (0)
 
 #define OK(call) CHECK((call) == FTCACHE_STATUS_OK)
+
+static inline void refused(ftcache_status given, ftcache_status wanted, const char *message, const char *file,
+                           int line) {
+    if (given == wanted && strcmp(ftcache_last_error(), message) == 0) return;
+    fprintf(stderr, "%s:%d: status %d, \"%s\"\n  wanted status %d, \"%s\"\n", file, line, (int)given,
+            ftcache_last_error(), (int)wanted, message);
+    exit(1);
+}
+
+#define REFUSED(call, status, message) refused((call), FTCACHE_STATUS_##status, (message), __FILE__, __LINE__)
 
 enum { LAYERS = 3, EXPERTS = 8, TOP_K = 2, BANKS = 2 };
 
