@@ -322,13 +322,10 @@ static void of_device_mode(void) {
     ftcache_free(cache);
 }
 
-// The engine copies, and stages in memory of its own.
 static ftcache *new_planner(void) {
     ftcache_settings settings = settings_of(24);
-    SIZED(ftcache_config, none);
     settings.staging = FTCACHE_STAGING_DEDICATED;
-    none.device = FTCACHE_DEVICE_NONE;
-    return cache_of(configuration_of(&settings), &none);
+    return planner_of(configuration_of(&settings));
 }
 
 static void of_chunks(ftcache *cache) {

@@ -266,12 +266,6 @@ static void check_plan(ftcache *cache, uint32_t layer, const decision *wanted, u
     }
 }
 
-static uint64_t digest_of(ftcache *cache) {
-    uint64_t digest = 0;
-    OK(ftcache_digest(cache, &digest));
-    return digest;
-}
-
 static void count(uint32_t layer, const form *given, const decision *decided) {
     uint32_t i, bank;
     unsigned char missed[MOST_EXPERTS] = {0};
@@ -378,9 +372,8 @@ static void forget_something(ftcache *loaded, ftcache *planned) {
 }
 
 static void run(const shape *of, uint64_t seed) {
-    SIZED(ftcache_config, none);
     ftcache_configuration *configuration;
-    ftcache *loaded = NULL, *planned = NULL, *stale = NULL;
+    ftcache *loaded, *planned, *stale;
     uint32_t layer, slot;
     model_shape = of;
     random_state = seed;
@@ -396,10 +389,9 @@ static void run(const shape *of, uint64_t seed) {
         pools[pool_of[layer]].slot_count = report.slot_count;
         for (slot = 0; slot < MOST_SLOTS; slot++) free_slot(&pools[pool_of[layer]], slot);
     }
-    none.device = FTCACHE_DEVICE_NONE;
-    OK(ftcache_new(configuration, NULL, &loaded));
-    OK(ftcache_new(configuration, &none, &planned));
-    OK(ftcache_new(configuration, &none, &stale));
+    loaded = cache_of(configuration, NULL);
+    planned = planner_of(shape_configuration());
+    stale = planner_of(shape_configuration());
     attach_shape(loaded);
     SAME(digest_of(loaded) == digest_of(planned));
     for (step_number = 0; step_number < STEPS; step_number++) {
@@ -414,7 +406,6 @@ static void run(const shape *of, uint64_t seed) {
     ftcache_free(loaded);
     ftcache_free(planned);
     ftcache_free(stale);
-    ftcache_configuration_free(configuration);
 }
 
 int main(void) {
