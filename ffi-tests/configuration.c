@@ -1,5 +1,5 @@
-// What budgets, limits and reserves come to, in numbers that were worked out beforehand; what a configuration says about
-// what it declined or lowered; and that a cache says the same of itself later.
+// What budgets, limits and reserves come to, in numbers that were worked out beforehand; what was declined or lowered, and
+// why; and that a cache says the same of itself later.
 
 #include "check.h"
 
@@ -80,6 +80,32 @@ static void slots_are_split_evenly(void) {
         larger += slots == 22;
     }
     CHECK(larger == 16);
+    ftcache_configuration_free(configuration);
+}
+
+// Layers of equal rows: one pool of a tag, and a limit for the kernels of one of them.
+static void tags_part_pools(void) {
+    const ftcache_model_config config = {sizeof config, 3, 16, 2, 0, 0};
+    const ftcache_tag_limit limit = {"q4\0s", 4, 5};
+    const uint64_t row_bytes = 64;
+    static const char *const tags[] = {"q4\0k", "q4\0s", "q4\0k"};
+    ftcache_settings settings = settings_of(16);
+    ftcache_configuration *configuration;
+    ftcache_model *model = NULL;
+    uint32_t layer, pool = 9;
+    OK(ftcache_model_new(&config, &model));
+    for (layer = 0; layer < 3; layer++) {
+        const ftcache_layer key = {sizeof key, 1, &row_bytes, tags[layer], 4};
+        OK(ftcache_model_layer_set(model, layer, &key));
+    }
+    settings.tag_limits = &limit;
+    settings.tag_limit_count = 1;
+    configuration = configured(model, &settings);
+    CHECK(report_of(configuration).pool_count == 2 && pool_of(configuration, 0).layer_count == 2);
+    OK(ftcache_configuration_layer_pool(configuration, 2, &pool));
+    CHECK(pool == 0 && pool_of(configuration, 1).max_slots == 5 && pool_of(configuration, 0).max_slots == 32);
+    // Five and a third a layer, of which the limited one can take five.
+    CHECK(pool_of(configuration, 0).slot_count == 11 && pool_of(configuration, 1).slot_count == 5);
     ftcache_configuration_free(configuration);
 }
 
@@ -215,7 +241,7 @@ static void buffers_lie_on_slots(void) {
     ftcache_configuration_free(configuration);
 }
 
-// Of ten layers two decode on the CPU, one lies on the device as a whole, and one has no slots for the engine's reasons.
+// Of ten layers two decode on the CPU, one lies on the device as a whole, and one is to have no slots.
 static void declined_layers_have_reasons(void) {
     const uint32_t slotless[] = {4}, resident[] = {9}, all[] = {0, 1, 2};
     ftcache_settings settings = bytes_of(2000);
@@ -347,6 +373,7 @@ static void it_can_be_asked_again(void) {
 int main(void) {
     two_geometries_share_a_budget();
     slots_are_split_evenly();
+    tags_part_pools();
     requests_are_never_lowered_unasked();
     a_budget_is_what_is_left();
     a_slot_limit_bounds_overlap();
