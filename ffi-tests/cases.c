@@ -1,5 +1,5 @@
-// Worked cases of steps: ranks that divide whole experts, slots towards kernels, two models in one process, and where hits
-// begin as slots grow.
+// Worked cases of steps: ranks that divide whole experts, slots towards kernels, two models in one process, and where
+// hits begin as slots grow.
 
 #include "check.h"
 
@@ -17,7 +17,8 @@ static void decode(ftcache *cache, uint32_t layer, const ftcache_routes *routes,
     OK(ftcache_commit(cache));
 }
 
-// Ten experts over four ranks: 2, 3, 2 and 3 of them. Every route is one rank's, and what they do sums to what one does.
+// Ten experts over four ranks: 2, 3, 2 and 3 of them. Every route is one rank's, and what they do sums to what one
+// does.
 static void ranks_divide_whole_experts(void) {
     static const uint32_t firsts[] = {0, 2, 5, 7, 10};
     ftcache *whole = planner(2, 10, 4, 12), *ranks[4];
@@ -94,7 +95,8 @@ static void ranks_divide_whole_experts(void) {
     ftcache_free(whole);
 }
 
-// Ranks that each hold half of every row: equal routes, equal slots, equal digests, and twice the slots of the same bytes.
+// Ranks that each hold half of every row: equal routes, equal slots, equal digests, and twice the slots of the same
+// bytes.
 static void ranks_that_halve_rows_stay_alike(void) {
     SIZED(ftcache_settings, settings);
     ftcache *ranks[2], *alone;

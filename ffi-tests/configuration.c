@@ -1,5 +1,5 @@
-// What budgets, limits and reserves come to, in numbers that were worked out beforehand; what was declined or lowered, and
-// why; and that a cache says the same of itself later.
+// What budgets, limits and reserves come to, in numbers that were worked out beforehand; what was declined or lowered,
+// and why; and that a cache says the same of itself later.
 
 #include "check.h"
 

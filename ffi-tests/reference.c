@@ -1,6 +1,6 @@
 // Thousands of random steps against a slow and obvious LRU cache: hits are stamped first, misses go up by expert, and
-// each takes the slot of the least (stamp, slot) that this step does not use. A cache that copies and one that only plans
-// are driven alike; each slot, copy, map and row is compared, and the digests at every step.
+// each takes the slot of the least (stamp, slot) that this step does not use. A cache that copies and one that only
+// plans are driven alike; each slot, copy, map and row is compared, and the digests at every step.
 
 #include "check.h"
 
