@@ -1,4 +1,4 @@
-// What the tests share: CHECK, which says where and what the library's last error was, and a small model.
+// What the tests share: CHECK and REFUSED, which say where and what the library's last error was, and a small model.
 
 #ifndef FFI_TESTS_CHECK_H
 #define FFI_TESTS_CHECK_H
@@ -18,6 +18,16 @@
     } while (0)
 
 #define OK(call) CHECK((call) == FTCACHE_STATUS_OK)
+
+static inline void refused(ftcache_status given, ftcache_status wanted, const char *message, const char *file,
+                           int line) {
+    if (given == wanted && strcmp(ftcache_last_error(), message) == 0) return;
+    fprintf(stderr, "%s:%d: status %d, \"%s\"\n  wanted status %d, \"%s\"\n", file, line, (int)given,
+            ftcache_last_error(), (int)wanted, message);
+    exit(1);
+}
+
+#define REFUSED(call, status, message) refused((call), FTCACHE_STATUS_##status, (message), __FILE__, __LINE__)
 
 enum { LAYERS = 3, EXPERTS = 8, TOP_K = 2, BANKS = 2 };
 
@@ -160,6 +170,45 @@ static inline ftcache_stats stats_of(ftcache *cache) {
     stats.struct_size = sizeof stats;
     OK(ftcache_stats_get(cache, &stats));
     return stats;
+}
+
+// Layers that are all alike: one bank, one pool.
+static inline ftcache_model *plain_model(uint32_t layer_count, uint32_t expert_count, uint32_t top_k,
+                                         uint64_t row_bytes) {
+    const ftcache_model_config config = {sizeof config, layer_count, expert_count, top_k, 1, 0};
+    const ftcache_layer key = {sizeof key, 1, &row_bytes, NULL, 0};
+    ftcache_model *model = NULL;
+    uint32_t layer;
+    OK(ftcache_model_new(&config, &model));
+    for (layer = 0; layer < layer_count; layer++) OK(ftcache_model_layer_set(model, layer, &key));
+    return model;
+}
+
+// The configuration of a model, which is freed.
+static inline ftcache_configuration *configured(ftcache_model *model, const ftcache_settings *settings) {
+    ftcache_configuration *configuration = NULL;
+    OK(ftcache_configuration_new(model, settings, &configuration));
+    ftcache_model_free(model);
+    return configuration;
+}
+
+// A cache that copies nothing, of a configuration that is freed.
+static inline ftcache *planner_of(ftcache_configuration *configuration) {
+    SIZED(ftcache_config, config);
+    config.device = FTCACHE_DEVICE_NONE;
+    return cache_of(configuration, &config);
+}
+
+static inline ftcache_plan plan_of(ftcache *cache) {
+    SIZED(ftcache_plan, plan);
+    OK(ftcache_plan_get(cache, &plan));
+    return plan;
+}
+
+static inline uint64_t digest_of(ftcache *cache) {
+    uint64_t digest = 0;
+    OK(ftcache_digest(cache, &digest));
+    return digest;
 }
 
 // A decode step of one layer, on the default stream.

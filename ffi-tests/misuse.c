@@ -1,95 +1,7 @@
-// Every way to call it wrong that a status can answer: the status, the message, and that nothing has changed.
+// Ways to call it wrong that a status can answer: the status, the message, and that nothing has changed. Those of NULL
+// are in nulls.c.
 
 #include "check.h"
-
-static void refused(ftcache_status given, ftcache_status wanted, const char *message, int line) {
-    if (given == wanted && strcmp(ftcache_last_error(), message) == 0) return;
-    fprintf(stderr, "misuse.c:%d: status %d, \"%s\"\n  wanted status %d, \"%s\"\n", line, (int)given,
-            ftcache_last_error(), (int)wanted, message);
-    exit(1);
-}
-
-#define REFUSED(call, status, message) refused((call), FTCACHE_STATUS_##status, (message), __LINE__)
-
-static void null_is_named(void) {
-    ftcache_model_config model_config = {sizeof model_config, 1, 4, 2, 0, 0};
-    const ftcache_settings settings = settings_of(8);
-    ftcache_layer key = {sizeof key, 0, NULL, NULL, 0};
-    SIZED(ftcache_configuration_report, report);
-    SIZED(ftcache_stats, stats);
-    ftcache_model *model = new_model();
-    ftcache_configuration *configuration = new_configuration(8);
-    ftcache *cache = new_cache(8);
-    const int32_t id = 0;
-    int32_t slot = -7;
-    ftcache_routes routes = routes_of(&id, 1);
-    ftcache_slots slots = slots_of(&slot);
-    void *out = &out;
-
-    REFUSED(ftcache_model_new(&model_config, NULL), INVALID_ARGUMENT, "out is NULL");
-    REFUSED(ftcache_model_new(NULL, (ftcache_model **)&out), INVALID_ARGUMENT, "config is NULL");
-    CHECK(out == NULL);
-    REFUSED(ftcache_model_layer_set(NULL, 0, &key), INVALID_ARGUMENT, "model is NULL");
-    REFUSED(ftcache_model_layer_set(model, 0, NULL), INVALID_ARGUMENT, "layer_config is NULL");
-    key.bank_count = 3;
-    REFUSED(ftcache_model_layer_set(model, 0, &key), INVALID_ARGUMENT,
-            "layer_config->row_bytes is NULL, with a count of 3");
-    key.bank_count = 0;
-    key.tag_bytes = 4;
-    REFUSED(ftcache_model_layer_set(model, 0, &key), INVALID_ARGUMENT, "layer_config->tag is NULL, with 4 bytes");
-
-    REFUSED(ftcache_configuration_new(model, &settings, NULL), INVALID_ARGUMENT, "out is NULL");
-    out = &out;
-    REFUSED(ftcache_configuration_new(NULL, &settings, (ftcache_configuration **)&out), INVALID_ARGUMENT, "model is NULL");
-    CHECK(out == NULL);
-    REFUSED(ftcache_configuration_new(model, NULL, (ftcache_configuration **)&out), INVALID_ARGUMENT, "settings is NULL");
-    REFUSED(ftcache_configuration_get(NULL, &report), INVALID_ARGUMENT, "configuration is NULL");
-    REFUSED(ftcache_configuration_get(configuration, NULL), INVALID_ARGUMENT, "report is NULL");
-    REFUSED(ftcache_configuration_pool_get(NULL, 0, NULL), INVALID_ARGUMENT, "configuration is NULL");
-    REFUSED(ftcache_configuration_pool_get(configuration, 0, NULL), INVALID_ARGUMENT, "report is NULL");
-    REFUSED(ftcache_configuration_layer_pool(NULL, 0, NULL), INVALID_ARGUMENT, "configuration is NULL");
-    REFUSED(ftcache_configuration_layer_pool(configuration, 0, NULL), INVALID_ARGUMENT, "pool is NULL");
-    REFUSED(ftcache_configuration_slot_range_get(NULL, 0, 0, NULL), INVALID_ARGUMENT, "configuration is NULL");
-    REFUSED(ftcache_configuration_slot_range_get(configuration, 0, 0, NULL), INVALID_ARGUMENT, "range is NULL");
-
-    REFUSED(ftcache_new(configuration, NULL, NULL), INVALID_ARGUMENT, "out is NULL");
-    out = &out;
-    REFUSED(ftcache_new(NULL, NULL, (ftcache **)&out), INVALID_ARGUMENT, "configuration is NULL");
-    CHECK(out == NULL);
-    REFUSED(ftcache_attach(NULL, 0, 0, NULL), INVALID_ARGUMENT, "cache is NULL");
-    REFUSED(ftcache_attach(cache, 0, 0, NULL), INVALID_ARGUMENT, "rows is NULL");
-    REFUSED(ftcache_slot_span_get(NULL, 0, 0, NULL), INVALID_ARGUMENT, "cache is NULL");
-    REFUSED(ftcache_slot_span_get(cache, 0, 0, NULL), INVALID_ARGUMENT, "span is NULL");
-    REFUSED(ftcache_forget(NULL, 0, 0), INVALID_ARGUMENT, "cache is NULL");
-    REFUSED(ftcache_forget_layer(NULL, 0), INVALID_ARGUMENT, "cache is NULL");
-    REFUSED(ftcache_reset(NULL), INVALID_ARGUMENT, "cache is NULL");
-    REFUSED(load(NULL, 0, &routes, &slots), INVALID_ARGUMENT, "cache is NULL");
-    REFUSED(load(cache, 0, NULL, &slots), INVALID_ARGUMENT, "routes is NULL");
-    REFUSED(ftcache_load(cache, NULL, &routes, NULL, &slots), INVALID_ARGUMENT, "step is NULL");
-    routes.ids = NULL;
-    REFUSED(load(cache, 0, &routes, &slots), INVALID_ARGUMENT, "routes->ids is NULL, with 1 rows of 1");
-    routes.ids = &id;
-    slots.slots = NULL;
-    REFUSED(load(cache, 0, &routes, &slots), INVALID_ARGUMENT, "slots->slots is NULL, with 1 rows of 1");
-    routes.ids = NULL;
-    routes.row_count = 0;
-    OK(load(cache, 0, &routes, &slots));
-    REFUSED(ftcache_stats_get(NULL, &stats), INVALID_ARGUMENT, "cache is NULL");
-    REFUSED(ftcache_stats_get(cache, NULL), INVALID_ARGUMENT, "stats is NULL");
-    REFUSED(ftcache_layer_stats_get(NULL, 0, &stats), INVALID_ARGUMENT, "cache is NULL");
-    REFUSED(ftcache_layer_stats_get(cache, 0, NULL), INVALID_ARGUMENT, "stats is NULL");
-    REFUSED(ftcache_pool_stats_get(NULL, 0, &stats), INVALID_ARGUMENT, "cache is NULL");
-    REFUSED(ftcache_pool_stats_get(cache, 0, NULL), INVALID_ARGUMENT, "stats is NULL");
-    REFUSED(ftcache_stats_reset(NULL), INVALID_ARGUMENT, "cache is NULL");
-    CHECK(ftcache_last_error_copy(NULL, 0) == sizeof "cache is NULL");
-
-    ftcache_model_free(NULL);
-    ftcache_configuration_free(NULL);
-    ftcache_free(NULL);
-    ftcache_free(cache);
-    ftcache_configuration_free(configuration);
-    ftcache_model_free(model);
-}
 
 static void sizes_are_read(void) {
     // A struct as a later header might have it: longer, with a tail that this library does not know.
@@ -334,7 +246,6 @@ static void things_that_are_not_there(void) {
 }
 
 int main(void) {
-    null_is_named();
     sizes_are_read();
     configurations_that_cannot_be_had();
     steps_that_cannot_be_taken();
