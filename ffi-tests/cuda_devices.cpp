@@ -126,15 +126,23 @@ ftcache_config config_on(int ordinal) {
 // One model on one device: its rows, its streams and its cache.
 class engine {
   public:
-    engine(const shape &model, int ordinal, const ftcache_settings &settings) : model_(model), ordinal_(ordinal) {
+    // In the device's primary context, or in one of the caller's.
+    engine(const shape &model, int ordinal, const ftcache_settings &settings, void *own_context = nullptr)
+        : model_(model), ordinal_(ordinal), context_(own_context ? own_context : devices[ordinal].context) {
         {
-            const in_context here(devices[ordinal].context);
+            const in_context here(context_);
             compute_ = cuda_stream(&devices[ordinal]);
             copy_ = cuda_stream(&devices[ordinal]);
         }
         ftcache_configuration *configuration = configuration_for(model, settings);
-        const ftcache_config config = config_on(ordinal);
-        KEPT_OK(ftcache_new(configuration, &config, &cache_));
+        ftcache_config config = config_on(ordinal);
+        if (own_context) {
+            config.cuda_context = FTCACHE_CONTEXT_CURRENT;
+            const in_context here(context_);
+            KEPT_OK(ftcache_new(configuration, &config, &cache_));
+        } else {
+            KEPT_OK(ftcache_new(configuration, &config, &cache_));
+        }
         KEPT((ftcache_configuration_free(configuration), 0));
         for (uint32_t layer = 0; layer < model.layers; layer++) {
             for (uint32_t bank = 0; bank < SHAPE_BANKS; bank++) rows_.push_back(new_rows(layer, bank));
@@ -144,7 +152,7 @@ class engine {
     ~engine() {
         KEPT((ftcache_free(cache_), 0));
         for (unsigned char *rows : rows_) free(rows);
-        const in_context here(devices[ordinal_].context);
+        const in_context here(context_);
         CUDA(devices[ordinal_].stream_destroy(compute_));
         CUDA(devices[ordinal_].stream_destroy(copy_));
     }
@@ -183,7 +191,7 @@ class engine {
     // What lies at a place of the device, once everything is done.
     std::vector<unsigned char> bytes_at(const ftcache_slot_span &span, uint32_t index) const {
         std::vector<unsigned char> bytes(span.row_bytes);
-        const in_context here(devices[ordinal_].context);
+        const in_context here(context_);
         cuda_read(&devices[ordinal_], bytes.data(), static_cast<unsigned char *>(span.address) + index * span.stride,
                   bytes.size());
         return bytes;
@@ -208,7 +216,7 @@ class engine {
     }
 
     void synchronize() const {
-        const in_context here(devices[ordinal_].context);
+        const in_context here(context_);
         cuda_synchronize(&devices[ordinal_], compute_);
     }
 
@@ -225,7 +233,7 @@ class engine {
         const size_t bytes = ids.size() * sizeof ids[0];
         int32_t *there = nullptr;
         {
-            const in_context here(devices[ordinal_].context);
+            const in_context here(context_);
             there = static_cast<int32_t *>(cuda_allocate(&devices[ordinal_], bytes));
             cuda_write(&devices[ordinal_], compute_, there, ids.data(), bytes);
         }
@@ -253,7 +261,7 @@ class engine {
         CHECK(is_there == 1);
         std::vector<int32_t> slots(ids.size());
         {
-            const in_context here(devices[ordinal_].context);
+            const in_context here(context_);
             cuda_read(&devices[ordinal_], slots.data(), there, bytes);
         }
         check_slots(0, ids, slots);
@@ -266,7 +274,7 @@ class engine {
         KEPT_OK(ftcache_device_reset(cache_, compute_));
         KEPT_OK(ftcache_check(cache_));
         KEPT_OK(ftcache_device_leave(cache_));
-        const in_context here(devices[ordinal_].context);
+        const in_context here(context_);
         CUDA(devices[ordinal_].free_memory(cuda_address(uintptr_t(there))));
     }
 
@@ -298,6 +306,7 @@ class engine {
 
     shape model_;
     int ordinal_;
+    void *context_;
     void *compute_ = nullptr, *copy_ = nullptr;
     ftcache *cache_ = nullptr;
     std::vector<unsigned char *> rows_;
@@ -495,6 +504,48 @@ void no_call_leaves_another_context() {
         walk_the_other_calls();
         check_devices();
     }
+}
+
+// Two of one device, beside its primary one.
+void contexts_of_the_callers() {
+    int (*create)(void **, unsigned, int), (*destroy)(void *);
+    cuda_symbol(&devices[0], "cuCtxCreate_v2", &create);
+    cuda_symbol(&devices[0], "cuCtxDestroy_v2", &destroy);
+    void *contexts[2];
+    for (void *&context : contexts) {
+        CUDA(create(&context, 0, 0));
+        CUDA(devices[0].context_set_current(nullptr));
+    }
+    const part target = {TARGET, 0, 300, 11};
+    const record alone = run(target, nullptr, STEPS / 2);
+    record told[2] = {};
+    {
+        engine first(TARGET, 0, slots_for_three(300), contexts[0]);
+        engine second(TARGET, 0, slots_for_three(300), contexts[1]);
+        dice random[2] = {{target.seed}, {target.seed}};
+        first.attach_all();
+        second.attach_all();
+        for (uint32_t turn = 0; turn < STEPS / 2 / TARGET.layers; turn++) {
+            const in_context here(turn % 3 == 0 ? nullptr : contexts[turn % 3 - 1]);
+            drive(first, random[0], TARGET.layers, told[0]);
+            drive(second, random[1], TARGET.layers, told[1]);
+        }
+        // The streams of one are not the other's, for which nothing changes.
+        const int32_t ids[] = {3, 4};
+        int32_t answer[] = {-7, -7};
+        const ftcache_step step = step_of(0);
+        const ftcache_routes routes = routes_of(ids, 2);
+        const ftcache_slots places = slots_of(answer);
+        const ftcache_streams streams = second.streams();
+        const std::string name = std::to_string(uintptr_t(streams.compute));
+        REFUSED(ftcache_load(first.cache(), &step, &routes, &streams, &places), INVALID_ARGUMENT,
+                "stream " + name + " is not of this device");
+        CHECK(answer[0] == -7);
+        told[0].stats = first.stats();
+    }
+    CHECK(told[0] == alone && told[1] == alone);
+    for (void *context : contexts) CUDA(destroy(context));
+    check_devices();
 }
 
 void take_line(void *user, uint32_t level, const char *message) {
@@ -821,6 +872,7 @@ int main() {
     each_does_what_it_does_alone();
     turns_on_one_thread();
     no_call_leaves_another_context();
+    contexts_of_the_callers();
     each_has_its_own_log();
     b55_a_draft_leaves_the_target_alone();
     b56_a_draft_has_the_slots_that_it_asked_for();
