@@ -2,17 +2,11 @@
 
 #include "check.h"
 
-static void refused(ftcache_status given, ftcache_status wanted, const char *message, int line) {
-    if (given == wanted && strcmp(ftcache_last_error(), message) == 0) return;
-    fprintf(stderr, "measured.c:%d: status %d, \"%s\"\n  wanted status %d, \"%s\"\n", line, (int)given,
-            ftcache_last_error(), (int)wanted, message);
-    exit(1);
-}
-
-#define REFUSED(settings, status, message)                                                                             \
+// A configuration that cannot be had: the model, whose name is `model` in every test, with these settings.
+#define REFUSED_SETTINGS(settings, status, message)                                                                             \
     do {                                                                                                               \
         ftcache_configuration *none = (ftcache_configuration *)1;                                                      \
-        refused(ftcache_configuration_new(model, (settings), &none), FTCACHE_STATUS_##status, (message), __LINE__);    \
+        REFUSED(ftcache_configuration_new(model, (settings), &none), status, message);                                 \
         CHECK(none == NULL);                                                                                           \
     } while (0)
 
@@ -42,17 +36,17 @@ static void slots_go_where_the_use_is_spread(void) {
 
     settings.use_counts = &counts[0][0];
     settings.use_count_count = LAYERS * EXPERTS;
-    REFUSED(&settings, INVALID_ARGUMENT,
+    REFUSED_SETTINGS(&settings, INVALID_ARGUMENT,
             "settings->use_counts has 24 counts, which count only if split is FTCACHE_SPLIT_PROFILE");
     settings.split = FTCACHE_SPLIT_PROFILE;
     settings.use_count_count--;
-    REFUSED(&settings, INVALID_ARGUMENT, "settings->use_counts has 23 counts; 3 layers of 8 experts need 24");
+    REFUSED_SETTINGS(&settings, INVALID_ARGUMENT, "settings->use_counts has 23 counts; 3 layers of 8 experts need 24");
     settings.use_count_count++;
     counts[1][4] = -1;
-    REFUSED(&settings, INVALID_ARGUMENT, "the profile's layer 1 expert 4 has a count of -1");
+    REFUSED_SETTINGS(&settings, INVALID_ARGUMENT, "the profile's layer 1 expert 4 has a count of -1");
     counts[1][4] = 3;
     settings.split = 2;
-    REFUSED(&settings, INVALID_ARGUMENT, "settings->split is 2, not an ftcache_split");
+    REFUSED_SETTINGS(&settings, INVALID_ARGUMENT, "settings->split is 2, not an ftcache_split");
     settings.split = FTCACHE_SPLIT_PROFILE;
 
     configuration = configuration_of(&settings);
@@ -71,7 +65,7 @@ static void slots_go_where_the_use_is_spread(void) {
         ftcache_configuration_free(configuration);
     }
     settings.refuse_other_model = 1;
-    REFUSED(&settings, UNSATISFIABLE, "the profile was counted on \"other\"; this model is \"this\"");
+    REFUSED_SETTINGS(&settings, UNSATISFIABLE, "the profile was counted on \"other\"; this model is \"this\"");
     settings.use_counts_model = "this";
     ftcache_configuration_free(configuration_of(&settings));
     ftcache_model_free(model);
@@ -99,19 +93,19 @@ static void rates_say_what_is_fetched(void) {
     const ftcache_tag tags[2] = {{"q", 1}, {NULL, 0}};
     const ftcache_tag other = {"p", 1};
     settings.strategy = FTCACHE_STRATEGY_MEASURED;
-    REFUSED(&settings, UNSATISFIABLE,
+    REFUSED_SETTINGS(&settings, UNSATISFIABLE,
             "hybrid and measured strategies need rates, or hybrid a fraction or a cap of its own");
     settings.rates = rates;
     settings.rate_count = 2;
-    REFUSED(&settings, INVALID_ARGUMENT, "settings->rates_device is NULL, with 2 rates");
+    REFUSED_SETTINGS(&settings, INVALID_ARGUMENT, "settings->rates_device is NULL, with 2 rates");
     settings.rates_device = "a card";
-    REFUSED(&settings, UNSATISFIABLE,
+    REFUSED_SETTINGS(&settings, UNSATISFIABLE,
             "the rates were measured on \"a card\", and the name of this device is not known");
     settings.device_name = "another card";
-    REFUSED(&settings, UNSATISFIABLE, "the rates were measured on \"a card\"; this device is \"another card\"");
+    REFUSED_SETTINGS(&settings, UNSATISFIABLE, "the rates were measured on \"a card\"; this device is \"another card\"");
     settings.device_name = "a card";
     rates[1].contended_cpu = 0;
-    REFUSED(&settings, INVALID_ARGUMENT,
+    REFUSED_SETTINGS(&settings, INVALID_ARGUMENT,
             "settings->rates[1] has a contended_link of 7 and a contended_cpu of 0; both are measured, or neither");
     rates[1].contended_cpu = 63;
 
@@ -127,10 +121,10 @@ static void rates_say_what_is_fetched(void) {
     settings.strategy = FTCACHE_STRATEGY_HYBRID;
     settings.fetch_measured = 1;
     settings.fetch_most = 3;
-    REFUSED(&settings, INVALID_ARGUMENT, "settings->fetch_rule is 0, which no measured fraction fits");
+    REFUSED_SETTINGS(&settings, INVALID_ARGUMENT, "settings->fetch_rule is 0, which no measured fraction fits");
     settings.fetch_rule = FTCACHE_FETCH_RULE_MIN_WAIT;
     settings.fetch_q16 = 9;
-    REFUSED(&settings, INVALID_ARGUMENT, "settings->fetch_q16 is 9, and fetch_measured is 1");
+    REFUSED_SETTINGS(&settings, INVALID_ARGUMENT, "settings->fetch_q16 is 9, and fetch_measured is 1");
     settings.fetch_q16 = 0;
     configuration = configuration_of(&settings);
     fetch = fetch_of(configuration, 2);
@@ -141,10 +135,10 @@ static void rates_say_what_is_fetched(void) {
     // What the CPU has code for is compared with what there is.
     settings.cpu_tags = &other;
     settings.cpu_tag_count = 1;
-    REFUSED(&settings, UNSATISFIABLE, "CPU code for p, which no layer has");
+    REFUSED_SETTINGS(&settings, UNSATISFIABLE, "CPU code for p, which no layer has");
     settings.cpu_tags = tags;
     settings.cpu_tag_count = 2;
-    REFUSED(&settings, UNSATISFIABLE, "CPU code for an empty tag, which no layer has");
+    REFUSED_SETTINGS(&settings, UNSATISFIABLE, "CPU code for an empty tag, which no layer has");
     settings.cpu_tag_count = 1;
     ftcache_configuration_free(configuration_of(&settings));
 
@@ -157,7 +151,7 @@ static void rates_say_what_is_fetched(void) {
     CHECK(fetch_of(configuration, 0).fetch_rule == FTCACHE_FETCH_RULE_DEFAULT);
     ftcache_configuration_free(configuration);
     rates[0].link = 0;
-    REFUSED(&settings, INVALID_ARGUMENT, "the rates' point 0 has a link rate of 0 bytes a second");
+    REFUSED_SETTINGS(&settings, INVALID_ARGUMENT, "the rates' point 0 has a link rate of 0 bytes a second");
     ftcache_model_free(model);
 }
 
