@@ -145,6 +145,9 @@ static void a_strategy_is_the_default_of_steps(void) {
         ftcache_configuration *configuration = NULL;
         settings.fetch_q16 = 65537;
         REFUSED(ftcache_configuration_new(model, &settings, &configuration), INVALID_ARGUMENT,
+                "settings->fetch_q16 is 65537, and fetch_rule 1 has no fraction");
+        settings.fetch_rule = FTCACHE_FETCH_RULE_CARRY;
+        REFUSED(ftcache_configuration_new(model, &settings, &configuration), INVALID_ARGUMENT,
                 "settings->fetch_q16 is 65537; 65536 is the whole");
         settings.fetch_rule = 0;
         settings.fetch_q16 = settings.fetch_most = 0;
