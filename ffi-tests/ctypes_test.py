@@ -91,7 +91,8 @@ class AdmitsInPlace(unittest.TestCase):
 
     def test_a_stray_id_is_named_and_nothing_changes(self):
         ids = Int32Buffer([[1, 2], [8, 3]])
-        with self.assertRaisesRegex(RuntimeError, "^ftcache_load: status 2: layer 0: route 2 is 8, which is no expert of 0..8$"):
+        told = "^ftcache_load: status 2: layer 0: route 2 is 8, which is no expert of 0..8$"
+        with self.assertRaisesRegex(RuntimeError, told):
             self.cache.admit(0, ids)
         self.assertEqual(ids.rows(), [[1, 2], [8, 3]])
         self.admit(0, [[1, 2]], [[0, 1]])

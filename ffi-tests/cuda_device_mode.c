@@ -8,15 +8,6 @@ enum { WIDTH = 4, SLOTS = 12 };
 static emulator emulated;
 static cuda driver;
 
-static void refused(ftcache_status given, ftcache_status wanted, const char *message, int line) {
-    if (given == wanted && strcmp(ftcache_last_error(), message) == 0) return;
-    fprintf(stderr, "cuda_device_mode.c:%d: status %d, \"%s\"\n  wanted status %d, \"%s\"\n", line, (int)given,
-            ftcache_last_error(), (int)wanted, message);
-    exit(1);
-}
-
-#define REFUSED(call, status, message) refused((call), FTCACHE_STATUS_##status, (message), __LINE__)
-
 static ftcache_settings device_settings(uint64_t slot_count) {
     ftcache_settings settings = settings_of(slot_count);
     settings.request_count = 2;
@@ -40,12 +31,6 @@ static ftcache *new_twin(void) {
     ftcache *cache = cache_of(configuration_of(&settings), NULL);
     attach_all(cache);
     return cache;
-}
-
-static uint64_t digest_of(ftcache *cache) {
-    uint64_t digest = 0;
-    OK(ftcache_digest(cache, &digest));
-    return digest;
 }
 
 // What the device's residency comes to, once the stream is there.

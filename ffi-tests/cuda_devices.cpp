@@ -37,15 +37,8 @@ auto kept(Call call, const char *text, int line) {
 #define KEPT(call) kept([&] { return (call); }, #call, __LINE__)
 #define KEPT_OK(call) CHECK(KEPT(call) == FTCACHE_STATUS_OK)
 
-#define REFUSED(call, wanted, message)                                                                                 \
-    do {                                                                                                               \
-        const ftcache_status status = KEPT(call);                                                                      \
-        const std::string told = ftcache_last_error();                                                                 \
-        if (status == FTCACHE_STATUS_##wanted && told == (message)) break;                                             \
-        fprintf(stderr, "cuda_devices.cpp:%d: status %d, \"%s\"\n  wanted status %d, \"%s\"\n", __LINE__, int(status), \
-                told.c_str(), int(FTCACHE_STATUS_##wanted), std::string(message).c_str());                             \
-        exit(1);                                                                                                       \
-    } while (0)
+#define KEPT_REFUSED(call, status, message)                                                                            \
+    refused(KEPT(call), FTCACHE_STATUS_##status, std::string(message).c_str(), __FILE__, __LINE__)
 
 // Another context while this lives.
 class in_context {
@@ -284,7 +277,7 @@ class engine {
         rows.base = rows_[0];
         rows.bytes = model_.row_bytes[0] * model_.experts;
         KEPT_OK(ftcache_unregister(cache_, rows.base));
-        REFUSED(ftcache_attach(cache_, 0, 0, &rows), INVALID_ARGUMENT,
+        KEPT_REFUSED(ftcache_attach(cache_, 0, 0, &rows), INVALID_ARGUMENT,
                 "layer 0 bank 0: the rows are not pinned, and there is no bounce buffer");
         KEPT_OK(ftcache_register(cache_, rows.base, rows.bytes, 0, 0));
         KEPT_OK(ftcache_attach(cache_, 0, 0, &rows));
@@ -347,7 +340,7 @@ void drive(engine &of, dice &random, uint32_t step_count, record &told) {
         told.digests.push_back(digest);
         if (step % 16 == 0) of.check_slots(layer, ids, slots);
         // What is refused has its message on this thread alone.
-        REFUSED(ftcache_forget(of.cache(), 7, 0), OUT_OF_RANGE, "no pool 7: the cache has 1 pools");
+        KEPT_REFUSED(ftcache_forget(of.cache(), 7, 0), OUT_OF_RANGE, "no pool 7: the cache has 1 pools");
     }
     told.stats = of.stats();
 }
@@ -538,7 +531,7 @@ void contexts_of_the_callers() {
         const ftcache_slots places = slots_of(answer);
         const ftcache_streams streams = second.streams();
         const std::string name = std::to_string(uintptr_t(streams.compute));
-        REFUSED(ftcache_load(first.cache(), &step, &routes, &streams, &places), INVALID_ARGUMENT,
+        KEPT_REFUSED(ftcache_load(first.cache(), &step, &routes, &streams, &places), INVALID_ARGUMENT,
                 "stream " + name + " is not of this device");
         CHECK(answer[0] == -7);
         told[0].stats = first.stats();
@@ -653,7 +646,7 @@ void b57_each_device_has_its_budget() {
         emulated.set_memory_bytes(0, 50000);
         ftcache *cache = nullptr;
         const ftcache_config config = config_on(0);
-        REFUSED(ftcache_new(configuration, &config, &cache), OUT_OF_MEMORY,
+        KEPT_REFUSED(ftcache_new(configuration, &config, &cache), OUT_OF_MEMORY,
                 "62880 bytes of device memory wanted; 50000 are free");
         CHECK(cache == nullptr);
         emulated.set_memory_bytes(0, 1 << 30);

@@ -8,15 +8,6 @@ enum { DISTINCT_MOST = 4, IDS_MOST = 2 * DISTINCT_MOST, GUARD = 64 };
 static emulator emulated;
 static cuda driver;
 
-static void refused(ftcache_status given, ftcache_status wanted, const char *message, int line) {
-    if (given == wanted && strcmp(ftcache_last_error(), message) == 0) return;
-    fprintf(stderr, "cuda_owned.c:%d: status %d, \"%s\"\n  wanted status %d, \"%s\"\n", line, (int)given,
-            ftcache_last_error(), (int)wanted, message);
-    exit(1);
-}
-
-#define REFUSED(call, status, message) refused((call), FTCACHE_STATUS_##status, (message), __LINE__)
-
 static ftcache_streams new_streams(int with_copy) {
     SIZED(ftcache_streams, streams);
     streams.compute = cuda_stream(&driver);

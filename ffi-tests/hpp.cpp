@@ -31,7 +31,7 @@ bool refused_with(const Result &given, ftcache_status status, const char *messag
     return false;
 }
 
-#define REFUSED(call, status, message) CHECK(refused_with((call), FTCACHE_STATUS_##status, (message)))
+#define REFUSED_WITH(call, status, message) CHECK(refused_with((call), FTCACHE_STATUS_##status, (message)))
 
 ftc::model wrapped_model() {
     auto config = ftc::sized<ftcache_model_config>();
@@ -140,11 +140,11 @@ void handles_move() {
     auto narrow = wrapped_cache(settings_of(8));
     narrow = std::move(wide);
     CHECK(narrow.report_get()->slot_count == 9);
-    REFUSED(wide.report_get(), INVALID_ARGUMENT, "cache is NULL");
-    REFUSED(wide.stats_json(), INVALID_ARGUMENT, "cache is NULL");
-    REFUSED(ftc::configuration().text(), INVALID_ARGUMENT, "configuration is NULL");
-    REFUSED(ftc::configuration::make(ftc::model(), settings_of(8)), INVALID_ARGUMENT, "model is NULL");
-    REFUSED(ftc::cache::make(ftc::configuration()), INVALID_ARGUMENT, "configuration is NULL");
+    REFUSED_WITH(wide.report_get(), INVALID_ARGUMENT, "cache is NULL");
+    REFUSED_WITH(wide.stats_json(), INVALID_ARGUMENT, "cache is NULL");
+    REFUSED_WITH(ftc::configuration().text(), INVALID_ARGUMENT, "configuration is NULL");
+    REFUSED_WITH(ftc::configuration::make(ftc::model(), settings_of(8)), INVALID_ARGUMENT, "model is NULL");
+    REFUSED_WITH(ftc::cache::make(ftc::configuration()), INVALID_ARGUMENT, "configuration is NULL");
 }
 
 // Results.
@@ -161,11 +161,11 @@ void results_hold_one_or_the_other() {
     auto cache = wrapped_cache(settings_of(8));
     const auto first = cache.forget(0, 3);
     const auto second = cache.forget_layer(3);
-    REFUSED(first, OUT_OF_RANGE, "no slot 3: pool 0 has 3 slots");
-    REFUSED(second, OUT_OF_RANGE, "no layer 3: the cache has 3 layers");
+    REFUSED_WITH(first, OUT_OF_RANGE, "no slot 3: pool 0 has 3 slots");
+    REFUSED_WITH(second, OUT_OF_RANGE, "no layer 3: the cache has 3 layers");
     CHECK(cache.check());
     cache.check().value();
-    REFUSED(second, OUT_OF_RANGE, "no layer 3: the cache has 3 layers");
+    REFUSED_WITH(second, OUT_OF_RANGE, "no layer 3: the cache has 3 layers");
     CHECK(std::string(ftc::last_error()) == "no layer 3: the cache has 3 layers");
     char cut[9];
     CHECK(ftc::last_error_copy(cut) == sizeof "no layer 3: the cache has 3 layers");
@@ -175,7 +175,7 @@ void results_hold_one_or_the_other() {
 
     // An error goes up through results of other kinds.
     const ftc::result<uint64_t> passed = second.error();
-    REFUSED(passed, OUT_OF_RANGE, "no layer 3: the cache has 3 layers");
+    REFUSED_WITH(passed, OUT_OF_RANGE, "no layer 3: the cache has 3 layers");
 
     CHECK(ftc::abi_check() && ftc::abi_version() == FTCACHE_ABI_VERSION);
 }
@@ -231,9 +231,9 @@ void a_configuration_answers() {
     CHECK(configuration.pool_get(0)->slot_count == 3 && configuration.pool_get(1)->layer_count == 2);
     CHECK(configuration.slot_range_get(0, 0)->row_bytes == 40 && configuration.slot_range_get(0, 1)->row_bytes == 2);
     CHECK(configuration.slot_range_get(1, 0)->row_bytes == 24);
-    REFUSED(configuration.layer_pool(3), OUT_OF_RANGE, "no layer 3: the model has 3 layers");
-    REFUSED(configuration.slot_range_get(0, 2), OUT_OF_RANGE, "no bank 2: the model has 2 banks");
-    REFUSED(configuration.with_budget("7 bananas"), INVALID_ARGUMENT,
+    REFUSED_WITH(configuration.layer_pool(3), OUT_OF_RANGE, "no layer 3: the model has 3 layers");
+    REFUSED_WITH(configuration.slot_range_get(0, 2), OUT_OF_RANGE, "no bank 2: the model has 2 banks");
+    REFUSED_WITH(configuration.with_budget("7 bananas"), INVALID_ARGUMENT,
             "\"7 bananas\" is not a byte count such as 12GiB, 12GB or 9059696640");
 
     size_t needed = 0;
@@ -256,13 +256,13 @@ void a_configuration_answers() {
     const auto run = staged.buffer_run_get(0, 0), other = staged.buffer_run_get(1, 0);
     CHECK(run->pool == 0 && run->count == 8 && other->pool == 1 && other->count == 15);
     CHECK(staged.buffer_run_get(0, 1)->count == 0);
-    REFUSED(staged.buffer_run_get(2, 0), OUT_OF_RANGE, "no staging buffer 2: there are 2");
+    REFUSED_WITH(staged.buffer_run_get(2, 0), OUT_OF_RANGE, "no staging buffer 2: there are 2");
 }
 
 void a_step_fills_the_slots_it_names() {
     auto cache = made_elsewhere(wrapped_configuration(settings_of(8))).value();
     const std::array<int32_t, 1> id = {0};
-    REFUSED(cache.load(step_of(0), ftc::routes_of(id.data(), 1, 1), nullptr, nullptr), NOT_ATTACHED,
+    REFUSED_WITH(cache.load(step_of(0), ftc::routes_of(id.data(), 1, 1), nullptr, nullptr), NOT_ATTACHED,
             "layer 0 bank 0 is not attached");
     attach(cache);
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
@@ -289,11 +289,11 @@ void a_step_fills_the_slots_it_names() {
     CHECK(cache.layer_stats_get(2)->hits == 2);
 
     const std::array<int32_t, 4> wide = {0, 1, 2, 3};
-    REFUSED(cache.load(step_of(1), ftc::routes_of(wide.data(), 2, 2), nullptr, nullptr), STEP_TOO_WIDE,
+    REFUSED_WITH(cache.load(step_of(1), ftc::routes_of(wide.data(), 2, 2), nullptr, nullptr), STEP_TOO_WIDE,
             "layer 1 routes to 4 distinct experts; pool 0 has 3 slots");
     auto streams = ftc::sized<ftcache_streams>();
     streams.copy = reinterpret_cast<void *>(uintptr_t{78});
-    REFUSED(cache.load(step_of(1), ftc::routes_of(wide.data(), 1, 2), &streams, nullptr), INVALID_ARGUMENT,
+    REFUSED_WITH(cache.load(step_of(1), ftc::routes_of(wide.data(), 1, 2), &streams, nullptr), INVALID_ARGUMENT,
             "stream 78 is not of this device");
 
     // Pool 1, slot of layer 0: another order of the two numbers is another slot.
@@ -365,9 +365,9 @@ void pins_verify_steps_and_parts() {
     for (int32_t id : {0, 1, 2, 3, 4, 6, 7}) loaded<1>(cache, 0, {id});
     loaded<1>(cache, 0, {5});
     CHECK(cache.layer_stats_get(0)->hits == 1);
-    REFUSED(cache.pin(layers, one), INVALID_ARGUMENT, "layers has 2 numbers, experts 1");
-    REFUSED(cache.unpin(one, experts), INVALID_ARGUMENT, "layers has 1 numbers, experts 2");
-    REFUSED(cache.pin(experts, layers), OUT_OF_RANGE, "no layer 5: the cache has 3 layers");
+    REFUSED_WITH(cache.pin(layers, one), INVALID_ARGUMENT, "layers has 2 numbers, experts 1");
+    REFUSED_WITH(cache.unpin(one, experts), INVALID_ARGUMENT, "layers has 1 numbers, experts 2");
+    REFUSED_WITH(cache.pin(experts, layers), OUT_OF_RANGE, "no layer 5: the cache has 3 layers");
 
     // Six experts over three slots.
     const std::array<int32_t, 6> wide = {0, 1, 2, 3, 4, 5};
@@ -385,7 +385,7 @@ void pins_verify_steps_and_parts() {
         }
     }
     CHECK(seen == 63);
-    REFUSED(cache.load_part(2, nullptr, nullptr), OUT_OF_RANGE, "no part 2: the step has 2 parts");
+    REFUSED_WITH(cache.load_part(2, nullptr, nullptr), OUT_OF_RANGE, "no part 2: the step has 2 parts");
 
     // Drafts 1 and 2 hit, and only 1 is accepted: 2 is the next victim, then 0.
     CHECK(cache.reset());
@@ -433,9 +433,9 @@ void the_cpu_computes_what_is_left() {
     CHECK(cache.plan_split_weights(weights, device_weights, cpu_weights));
     CHECK(device_weights[0] == 0.0f && device_weights[1] == 0.75f && cpu_weights[0] == 0.25f && cpu_weights[1] == 0.0f);
     std::array<float, 1> narrow;
-    REFUSED(cache.plan_split_weights(weights, narrow, cpu_weights), INVALID_ARGUMENT,
+    REFUSED_WITH(cache.plan_split_weights(weights, narrow, cpu_weights), INVALID_ARGUMENT,
             "weights has 2 numbers, device_weights 1");
-    REFUSED(cache.plan_split_weights(weights, device_weights, narrow), INVALID_ARGUMENT,
+    REFUSED_WITH(cache.plan_split_weights(weights, device_weights, narrow), INVALID_ARGUMENT,
             "weights has 2 numbers, cpu_weights 1");
     CHECK(*cache.land() == 0);
 }
@@ -448,7 +448,7 @@ void a_planner_decides_and_moves_nothing() {
     int32_t slot[2];
     const int32_t ids[] = {3, 4};
     const auto slots = ftc::slots_of(slot);
-    REFUSED(cache.commit(), OUT_OF_ORDER, "no plan is open");
+    REFUSED_WITH(cache.commit(), OUT_OF_ORDER, "no plan is open");
     CHECK(cache.admit(step_of(1), ftc::routes_of(ids, 1, 2), &slots));
     const auto plan = cache.plan_get();
     CHECK(plan && plan->is_open == 1 && plan->layer == 1 && plan->pool == 0);
@@ -513,7 +513,7 @@ void a_chunk_stages_whole_layers() {
     const auto report = cache.chunk_end();
     CHECK(report && report->chunks == 1 && report->layers == 3);
     CHECK(cache.chunk_begin(nullptr));
-    REFUSED(cache.chunk_begin(nullptr), OUT_OF_ORDER, "a prefill chunk is open");
+    REFUSED_WITH(cache.chunk_begin(nullptr), OUT_OF_ORDER, "a prefill chunk is open");
     CHECK(cache.chunk_materialize(1) && *cache.chunk_wait(1) == 0);
     CHECK(cache.chunk_abandon()->layers == 1);
     CHECK(cache.chunk_total_get()->layers == 4);
@@ -549,7 +549,7 @@ void rebuilt_and_brought_back() {
     CHECK(same && same->report_get()->slot_count == 7);
     const auto cold = cache.rebuild(*same, false, 0);
     CHECK(cold && cold->rebuilt == FTCACHE_REBUILT_COLD_AS_ASKED && cold->kept == 0 && *cache.generation() == 2);
-    REFUSED(cache.rebuild(ftc::configuration(), false, 0), INVALID_ARGUMENT, "configuration is NULL");
+    REFUSED_WITH(cache.rebuild(ftc::configuration(), false, 0), INVALID_ARGUMENT, "configuration is NULL");
 
     loaded<2>(cache, 1, {3, 4});
     loaded<1>(cache, 0, {7});
@@ -609,9 +609,9 @@ void memory_is_registered() {
           std::string::npos);
     CHECK(cache.unregister_memory(host_rows));
     CHECK(cache.unregister_memory(host_rows).error().message.find("no registration begins at ") == 0);
-    REFUSED(cache.layer_residence(2), OUT_OF_RANGE, "layer 2 was not read from files");
+    REFUSED_WITH(cache.layer_residence(2), OUT_OF_RANGE, "layer 2 was not read from files");
     // Device mode is tested on the emulated driver.
-    REFUSED(cache.device_leave(), OUT_OF_ORDER, "the residency is with the host: enter device mode first");
+    REFUSED_WITH(cache.device_leave(), OUT_OF_ORDER, "the residency is with the host: enter device mode first");
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include "check.h"
 
 // A configuration that cannot be had: the model, whose name is `model` in every test, with these settings.
-#define REFUSED_SETTINGS(settings, status, message)                                                                             \
+#define REFUSED_SETTINGS(settings, status, message)                                                                    \
     do {                                                                                                               \
         ftcache_configuration *none = (ftcache_configuration *)1;                                                      \
         REFUSED(ftcache_configuration_new(model, (settings), &none), status, message);                                 \

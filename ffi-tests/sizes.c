@@ -49,16 +49,14 @@ static void served(ftcache_status status, const char *name, size_t size) {
     exit(1);
 }
 
-static void refused(ftcache_status status, const char *wanted) {
-    if (status == FTCACHE_STATUS_INVALID_ARGUMENT && strcmp(ftcache_last_error(), wanted) == 0) return;
-    fprintf(stderr, "status %d, \"%s\"\n  wanted \"%s\"\n", (int)status, ftcache_last_error(), wanted);
-    exit(1);
+static void refused_argument(ftcache_status status, const char *wanted) {
+    refused(status, FTCACHE_STATUS_INVALID_ARGUMENT, wanted, __FILE__, __LINE__);
 }
 
 static void size_is_none(ftcache_status status, const char *name, size_t size, size_t known) {
     char wanted[128];
     snprintf(wanted, sizeof wanted, "%s->struct_size is %zu; this library's struct has %zu", name, size, known);
-    refused(status, wanted);
+    refused_argument(status, wanted);
 }
 
 // `least` is the end of the last field that the call cannot do without: a header whose struct ended there, or at any
@@ -75,7 +73,7 @@ static void input(const char *name, const void *value, size_t known, size_t leas
         served(give(call, value, known, size, 0), name, size);
         snprintf(wanted, sizeof wanted, "%s has %zu bytes, and byte %zu is set; this library knows %zu bytes of it",
                  name, size, size - 1, known);
-        refused(give(call, value, known, size, 1), wanted);
+        refused_argument(give(call, value, known, size, 1), wanted);
     }
     for (i = 0; i < 3; i++) {
         // As many bytes as can be read, whatever the struct says.
