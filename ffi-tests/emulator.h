@@ -14,12 +14,16 @@ typedef struct emulator_counts {
     uint64_t pageable_copies, queued;
 } emulator_counts;
 
+enum emulator_batch { BATCH_RIGHT, BATCH_WRONG_BYTES, BATCH_TOUCHES_NEIGHBOURS, BATCH_FAILS, BATCH_BLOCKS_BELOW };
+
 typedef void (*emulator_sink)(void *data, const unsigned char *text, size_t bytes);
 
 typedef struct emulator {
     void *library;
     void (*set_seed)(int, uint64_t);
     void (*set_memory_bytes)(int, uint64_t);
+    // How batches of copies work: an emulator_batch, and the entry, code or bytes that it goes by.
+    void (*set_batch)(int, uint32_t, uint64_t);
     void (*set_attribute)(int, int, int);
     // A call of this name fails once with a code, after so many more of its name, and does nothing.
     void (*fail_call)(int, const char *, uint64_t, int);
@@ -48,6 +52,7 @@ static inline emulator emulator_open(void) {
     CHECK(emulated.library != NULL);
     emulator_symbol(&emulated, "ftcache_emu_set_seed", &emulated.set_seed);
     emulator_symbol(&emulated, "ftcache_emu_set_memory_bytes", &emulated.set_memory_bytes);
+    emulator_symbol(&emulated, "ftcache_emu_set_batch", &emulated.set_batch);
     emulator_symbol(&emulated, "ftcache_emu_set_attribute", &emulated.set_attribute);
     emulator_symbol(&emulated, "ftcache_emu_fail_call", &emulated.fail_call);
     emulator_symbol(&emulated, "ftcache_emu_fail_late", &emulated.fail_late);

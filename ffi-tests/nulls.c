@@ -32,6 +32,7 @@ static void of_configurations(void) {
     ftcache_configuration *configuration = new_configuration(8), *staged = NULL, *out = STALE(ftcache_configuration);
     SIZED(ftcache_configuration_report, report);
     SIZED(ftcache_pool_report, pool_report);
+    SIZED(ftcache_layer_fetch, fetch);
     SIZED(ftcache_slot_range, range);
     SIZED(ftcache_slot_run, run);
     uint32_t number = 7;
@@ -61,6 +62,8 @@ static void of_configurations(void) {
     COUNTED(ftcache_configuration_text(configuration, NULL, sizeof text, &needed), "buffer", "a capacity of 8");
     NAMED(ftcache_configuration_layer_state(NULL, 0, &number), "configuration");
     NAMED(ftcache_configuration_layer_state(configuration, 0, NULL), "state");
+    NAMED(ftcache_configuration_layer_fetch_get(NULL, 0, &fetch), "configuration");
+    NAMED(ftcache_configuration_layer_fetch_get(configuration, 0, NULL), "fetch");
     NAMED(ftcache_configuration_pool_get(NULL, 0, &pool_report), "configuration");
     NAMED(ftcache_configuration_pool_get(configuration, 0, NULL), "report");
     NAMED(ftcache_configuration_layer_pool(NULL, 0, &number), "configuration");
