@@ -53,12 +53,6 @@ static uint64_t resident_count(ftcache *cache) {
     return report.resident_count;
 }
 
-static uint64_t digest_of(ftcache *cache) {
-    uint64_t digest = 0;
-    OK(ftcache_digest(cache, &digest));
-    return digest;
-}
-
 static void load_two(ftcache *cache, const ftcache_streams *streams, int32_t first, int32_t second) {
     const ftcache_step what = step_of(1);
     const int32_t ids[] = {first, second};

@@ -82,7 +82,8 @@ static void every_counter_is_exact(void) {
     ftcache *cache = worked_cache();
     SIZED(ftcache_stats, stats);
     SAME_STATS(phase_stats(cache, 0, FTCACHE_PHASE_DECODE), .steps = 3, .routes = 6, .hit_routes = 1, .distinct = 5,
-               .hits = 1, .misses = 4, .fetched = 4, .evictions = 1, .cold_misses = 3, .capacity_misses = 1, .bytes = 4 * 26);
+               .hits = 1, .misses = 4, .fetched = 4, .evictions = 1, .cold_misses = 3, .capacity_misses = 1,
+               .bytes = 4 * 26);
     SAME_STATS(layer_stats(cache, 0), .steps = 3, .routes = 6, .hit_routes = 1, .distinct = 5, .hits = 1, .misses = 4,
                .fetched = 4, .evictions = 1, .cold_misses = 3, .capacity_misses = 1, .bytes = 4 * 26);
     SAME_STATS(phase_stats(cache, 2, FTCACHE_PHASE_PREFILL), .steps = 1, .routes = 3, .distinct = 3, .misses = 3,
