@@ -5,11 +5,6 @@
 
 enum { MOST = 64 };
 
-static ftcache *planner(uint32_t layers, uint32_t experts, uint32_t top_k, uint64_t slot_count) {
-    ftcache_settings settings = settings_of(slot_count);
-    return planner_of(configured(plain_model(layers, experts, top_k, 16), &settings));
-}
-
 static void decode(ftcache *cache, uint32_t layer, const ftcache_routes *routes, int32_t *answer) {
     const ftcache_step step = step_of(layer);
     const ftcache_slots slots = slots_of(answer);
@@ -21,13 +16,13 @@ static void decode(ftcache *cache, uint32_t layer, const ftcache_routes *routes,
 // does.
 static void ranks_divide_whole_experts(void) {
     static const uint32_t firsts[] = {0, 2, 5, 7, 10};
-    ftcache *whole = planner(2, 10, 4, 12), *ranks[4];
+    ftcache *whole = plain_planner(2, 10, 4, 12), *ranks[4];
     ftcache_routes routes = routes_of(NULL, 4);
     ftcache_stats sum, one;
     uint32_t rank, i, step, seed = 1;
     for (rank = 0; rank < 4; rank++) {
         CHECK(firsts[rank] == rank * 10 / 4);
-        ranks[rank] = planner(2, firsts[rank + 1] - firsts[rank], 2, 4);
+        ranks[rank] = plain_planner(2, firsts[rank + 1] - firsts[rank], 2, 4);
     }
     memset(&sum, 0, sizeof sum);
     for (step = 0; step < 200; step++) {
@@ -131,7 +126,7 @@ static void ranks_that_halve_rows_stay_alike(void) {
 // 512 experts, ten routes of which four are absent, 64 slots: no slot stands for two experts, and none for "absent".
 static void absent_routes_have_no_slot(void) {
     static const int32_t ids[] = {511, -1, 3, 200, -1, -1, 77, 0, -1, 128};
-    ftcache *cache = planner(2, 512, 10, 64);
+    ftcache *cache = plain_planner(2, 512, 10, 64);
     ftcache_routes routes = routes_of(ids, 10);
     int32_t answer[10], seen[64] = {0};
     uint32_t i, round;
@@ -163,7 +158,7 @@ static void absent_routes_have_no_slot(void) {
 }
 
 static void a_draft_leaves_its_target_alone(void) {
-    ftcache *target = planner(48, 512, 8, 480), *draft;
+    ftcache *target = plain_planner(48, 512, 8, 480), *draft;
     int32_t ids[8], answer[8];
     const ftcache_routes routes = routes_of(ids, 8);
     uint64_t before;
@@ -171,7 +166,7 @@ static void a_draft_leaves_its_target_alone(void) {
     for (i = 0; i < 8; i++) ids[i] = (int32_t)(i * 61);
     for (layer = 0; layer < 48; layer++) decode(target, layer, &routes, answer);
     before = digest_of(target);
-    draft = planner(1, 64, 4, 16);
+    draft = plain_planner(1, 64, 4, 16);
     for (i = 0; i < 8; i++) ids[i] = (int32_t)i;
     decode(draft, 0, &routes, answer);
     OK(ftcache_reset(draft));
@@ -195,7 +190,7 @@ static void hits_begin_one_layer_below_the_cycle(void) {
     static const int32_t ids[] = {5, 0, 7, 2};
     uint32_t i, layer, token;
     for (i = 0; i < sizeof cases / sizeof *cases; i++) {
-        ftcache *cache = planner(cases[i].layers, 8, cases[i].top_k, cases[i].slots);
+        ftcache *cache = plain_planner(cases[i].layers, 8, cases[i].top_k, cases[i].slots);
         const ftcache_routes routes = routes_of(ids, cases[i].top_k);
         int32_t answer[4];
         for (token = 0; token < 4; token++) {

@@ -155,6 +155,10 @@ static inline ftcache_routes routes_of(const int32_t *ids, uint64_t count) {
     return routes;
 }
 
+#define COUNT(type, ...) (sizeof((const type[]){__VA_ARGS__}) / sizeof(type))
+// Ids as they stand, alive until the end of the block.
+#define ROUTES(...) routes_of((const int32_t[]){__VA_ARGS__}, COUNT(int32_t, __VA_ARGS__))
+
 static inline ftcache_slots slots_of(int32_t *values) {
     ftcache_slots slots;
     memset(&slots, 0, sizeof slots);
@@ -197,6 +201,12 @@ static inline ftcache *planner_of(ftcache_configuration *configuration) {
     SIZED(ftcache_config, config);
     config.device = FTCACHE_DEVICE_NONE;
     return cache_of(configuration, &config);
+}
+
+// One pool over layers that are all alike.
+static inline ftcache *plain_planner(uint32_t layer_count, uint32_t expert_count, uint32_t top_k, uint64_t slot_count) {
+    const ftcache_settings settings = settings_of(slot_count);
+    return planner_of(configured(plain_model(layer_count, expert_count, top_k, 16), &settings));
 }
 
 static inline ftcache_plan plan_of(ftcache *cache) {

@@ -137,6 +137,7 @@ static void of_making(ftcache *cache) {
     NAMED(ftcache_register(NULL, host_rows, 64, 0, 0), "cache");
     NAMED(ftcache_register(cache, NULL, 64, 0, 0), "base");
     NAMED(ftcache_unregister(NULL, host_rows), "cache");
+    CHECK(ftcache_unregister(cache, NULL) != FTCACHE_STATUS_OK);
     // FINDING: status 16, "no registration begins at 0x0".
     // NAMED(ftcache_unregister(cache, NULL), "base");
     NAMED(ftcache_report_get(NULL, &report), "cache");

@@ -19,6 +19,7 @@ def functions(header):
 
 def calls(test):
     """Each call's function and its arguments, those inside other calls too."""
+    test = without_comments(test)
     for match in re.finditer(r"\b(ftcache_\w+)\(", test):
         arguments, depth, at = [""], 0, match.end()
         while depth >= 0:

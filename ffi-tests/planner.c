@@ -1,46 +1,15 @@
-// An engine that copies by itself: plans, what may be done while one is open, copies that fail, steps wider than their
-// pool, and what a hybrid step leaves to the CPU. No device is touched.
+// An engine that copies by itself: plans, what may be done while one is open, copies that fail, tokens, steps wider
+// than their pool, and drafts. No device is touched.
 
-#include "check.h"
+#include "planning.h"
 
 enum { MOST = 128 };
 
-static int32_t ids[MOST], answer[MOST];
-
-// One pool over all layers.
-static ftcache *planner(uint32_t layers, uint32_t experts, uint32_t top_k, uint64_t slot_count) {
-    ftcache_settings settings = settings_of(slot_count);
-    return planner_of(configured(plain_model(layers, experts, top_k, 16), &settings));
-}
-
-#define COUNT(type, ...) (sizeof((const type[]){__VA_ARGS__}) / sizeof(type))
-#define ROUTES(...) routes_of((const int32_t[]){__VA_ARGS__}, COUNT(int32_t, __VA_ARGS__))
-#define ANSWER(...) (memcmp(answer, (const int32_t[]){__VA_ARGS__}, sizeof((const int32_t[]){__VA_ARGS__})) == 0)
-
-static ftcache_status admit(ftcache *cache, const ftcache_step *step, ftcache_routes routes) {
-    ftcache_slots slots = slots_of(answer);
-    slots.cpu_slot = -2;
-    return ftcache_admit(cache, step, &routes, &slots);
-}
-
-// A decode step that goes well.
-static void decode(ftcache *cache, uint32_t layer, ftcache_routes routes) {
-    const ftcache_step step = step_of(layer);
-    OK(admit(cache, &step, routes));
-    OK(ftcache_commit(cache));
-}
-
-static int copies_are(ftcache *cache, const ftcache_copy *copies, uint64_t count) {
-    const ftcache_plan plan = plan_of(cache);
-    return plan.copy_count == count && memcmp(plan.copies, copies, count * sizeof *copies) == 0;
-}
-
-#define COPIES(cache, ...)                                                                                             \
-    copies_are(cache, (const ftcache_copy[]){__VA_ARGS__}, COUNT(ftcache_copy, __VA_ARGS__))
+static int32_t ids[MOST];
 
 // Two layers of four experts in four slots, worked by hand.
 static void victims_are_the_least_recent(void) {
-    ftcache *cache = planner(2, 4, 2, 4);
+    ftcache *cache = plain_planner(2, 4, 2, 4);
     char text[256];
     size_t needed = 0;
     decode(cache, 0, ROUTES(2, 0));
@@ -66,7 +35,7 @@ static void victims_are_the_least_recent(void) {
 }
 
 static void runs_are_neighbours(void) {
-    ftcache *cache = planner(1, 16, 8, 16);
+    ftcache *cache = plain_planner(1, 16, 8, 16);
     const ftcache_step step = step_of(0);
     ftcache_plan plan;
     OK(admit(cache, &step, ROUTES(9, 5, 3, 4, 12, 13)));
@@ -84,7 +53,7 @@ static void runs_are_neighbours(void) {
 // What would change the residency is refused; what only looks is not.
 static void one_plan_is_open_at_a_time(void) {
     static const char open[] = "the plan of a step is open: commit or abort it first";
-    ftcache *cache = planner(2, 4, 2, 4), *other = planner(2, 4, 2, 4);
+    ftcache *cache = plain_planner(2, 4, 2, 4), *other = plain_planner(2, 4, 2, 4);
     ftcache_configuration *configuration = NULL;
     const ftcache_step step = step_of(0);
     const ftcache_routes routes = ROUTES(0, 1);
@@ -124,7 +93,7 @@ static void one_plan_is_open_at_a_time(void) {
 }
 
 static void what_failed_is_never_a_hit(void) {
-    ftcache *cache = planner(1, 8, 2, 4);
+    ftcache *cache = plain_planner(1, 8, 2, 4);
     const ftcache_step step = step_of(0);
     ftcache_stats stats;
     decode(cache, 0, ROUTES(0, 1));
@@ -152,7 +121,7 @@ static void what_failed_is_never_a_hit(void) {
 }
 
 static void a_token_names_a_step(void) {
-    ftcache *cache = planner(2, 8, 2, 8);
+    ftcache *cache = plain_planner(2, 8, 2, 8);
     ftcache_step step = step_of(0);
     uint64_t before;
     step.has_token = 1;
@@ -186,7 +155,7 @@ static void a_token_names_a_step(void) {
 
 // 128 experts of one layer, 16 slots: eight parts of 16, and each expert is fetched once.
 static void a_step_wider_than_its_pool_is_parted(void) {
-    ftcache *cache = planner(2, 128, 8, 16);
+    ftcache *cache = plain_planner(2, 128, 8, 16);
     const ftcache_step step = step_of(0), other = step_of(1);
     ftcache_slots slots = slots_of(answer);
     ftcache_routes routes = routes_of(ids, MOST);
@@ -263,135 +232,8 @@ static void parts_are_copied(void) {
     ftcache_free(cache);
 }
 
-// The number of misses that min_wait fetches, for 0 to 10 of them at several fractions.
-static void min_wait_fetches_so_many(void) {
-    static const struct { double fraction; uint64_t fetches[11]; } cases[] = {
-        {0.2189, {0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2}}, {0.294, {0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 3}},
-        {0.341, {0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3}},  {0.5, {0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5}},
-        {0.75, {0, 1, 2, 2, 3, 4, 5, 5, 6, 7, 8}},   {1.0, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10}},
-    };
-    ftcache *cache = planner(1, 16, 10, 16);
-    ftcache_step step = step_of(0);
-    uint32_t i, misses;
-    step.misses = FTCACHE_MISSES_HYBRID;
-    step.fetch_rule = FTCACHE_FETCH_RULE_MIN_WAIT;
-    for (i = 0; i < 11; i++) ids[i] = (int32_t)i;
-    for (i = 0; i < sizeof cases / sizeof *cases; i++) {
-        step.fetch_q16 = (uint32_t)(65536 * cases[i].fraction + 0.5);
-        for (misses = 0; misses <= 10; misses++) {
-            OK(ftcache_reset(cache));
-            OK(admit(cache, &step, routes_of(ids, misses)));
-            CHECK(plan_of(cache).copy_count == cases[i].fetches[misses] && plan_of(cache).miss_count == misses);
-            OK(ftcache_commit(cache));
-        }
-    }
-    ftcache_free(cache);
-}
-
-static void what_is_not_fetched_is_the_cpus(void) {
-    static const float weights[] = {0.5f, 0.25f, 0.125f, 2};
-    ftcache *cache = planner(1, 8, 3, 4);
-    ftcache_step step = step_of(0);
-    ftcache_routes absent;
-    int32_t experts[4], map[8];
-    float device[4], cpu[4];
-    ftcache_plan plan;
-    ftcache_stats stats;
-    step.misses = FTCACHE_MISSES_HYBRID;
-    step.fetch_rule = FTCACHE_FETCH_RULE_UP_TO;
-    step.fetch_most = 1;
-    // The most recently active miss is fetched first, ties to the lower expert.
-    OK(admit(cache, &step, ROUTES(0, 1, 2)));
-    plan = plan_of(cache);
-    CHECK(ANSWER(0, -2, -2) && COPIES(cache, {0, 0}));
-    CHECK(plan.left_count == 2 && plan.left[0] == 1 && plan.left[1] == 2);
-    OK(ftcache_commit(cache));
-    OK(admit(cache, &step, ROUTES(0, 1, 3)));
-    CHECK(ANSWER(0, 1, -2) && COPIES(cache, {1, 1}));
-    OK(ftcache_commit(cache));
-    absent = ROUTES(1, 3, 2, -1);
-    absent.has_absent = 1;
-    absent.absent_id = -1;
-    OK(admit(cache, &step, absent));
-    CHECK(ANSWER(1, 2, -2, -1) && COPIES(cache, {2, 3}));
-    OK(ftcache_commit(cache));
-    OK(ftcache_plan_cpu_experts(cache, experts, 4, -3));
-    CHECK(experts[0] == -3 && experts[1] == -3 && experts[2] == 2 && experts[3] == -3);
-    OK(ftcache_plan_split_weights(cache, weights, device, cpu, 4));
-    CHECK(device[0] == 0.5f && device[1] == 0.25f && device[2] == 0 && device[3] == 0);
-    CHECK(cpu[0] == 0 && cpu[1] == 0 && cpu[2] == 0.125f && cpu[3] == 0);
-    OK(ftcache_plan_map(cache, map, 8, -4));
-    CHECK(map[1] == 1 && map[3] == 2 && map[2] == -4 && map[0] == -4);
-    REFUSED(ftcache_plan_cpu_experts(cache, experts, 3, -3), INVALID_ARGUMENT,
-            "count is 3; the last step had 4 routes");
-    REFUSED(ftcache_plan_map(cache, map, 7, -3), INVALID_ARGUMENT, "count is 7; a layer has 8 experts");
-    stats = stats_of(cache);
-    CHECK(stats.misses == 7 && stats.fetched == 3 && stats.left == 4 && stats.hits == 2 && stats.cpu_misses == 3);
-
-    // No more than the slots that the step does not use, whatever the rule would have.
-    OK(ftcache_reset(cache));
-    decode(cache, 0, ROUTES(0, 1, 2, 3));
-    step.fetch_most = 8;
-    OK(admit(cache, &step, ROUTES(0, 1, 2, 3, 4, 5)));
-    CHECK(ANSWER(0, 1, 2, 3, -2, -2) && plan_of(cache).copy_count == 0);
-    OK(ftcache_commit(cache));
-    ftcache_free(cache);
-}
-
-// Two misses that recur: min_wait never fetches them, carry does in the end.
-static void carry_ends_starvation(void) {
-    ftcache *cache = planner(1, 8, 2, 8);
-    ftcache_step step = step_of(0);
-    uint32_t i;
-    step.misses = FTCACHE_MISSES_HYBRID;
-    step.fetch_rule = FTCACHE_FETCH_RULE_MIN_WAIT;
-    step.fetch_q16 = 19268;
-    for (i = 0; i < 5; i++) {
-        OK(admit(cache, &step, ROUTES(0, 1)));
-        CHECK(ANSWER(-2, -2));
-        OK(ftcache_commit(cache));
-    }
-    // 0.588 of a miss a step, less what a hit leaves over: one is fetched by the second step, the other by the fifth.
-    step.fetch_rule = FTCACHE_FETCH_RULE_CARRY;
-    for (i = 0; i < 5; i++) {
-        static const int32_t first[] = {-2, 0, 0, 0, 0}, second[] = {-2, -2, -2, -2, 1};
-        OK(admit(cache, &step, ROUTES(0, 1)));
-        CHECK(answer[0] == first[i] && answer[1] == second[i]);
-        OK(ftcache_commit(cache));
-    }
-    ftcache_free(cache);
-}
-
-static void rows_come_behind_a_step(void) {
-    ftcache *cache = planner(1, 8, 2, 4);
-    ftcache_step step = step_of(0);
-    const ftcache_step plain = step_of(0);
-    uint64_t flight = 7, landed = 7;
-    step.misses = FTCACHE_MISSES_HYBRID;
-    step.fetch_rule = FTCACHE_FETCH_RULE_UP_TO;
-    OK(admit(cache, &step, ROUTES(5, 2)));
-    CHECK(ANSWER(-2, -2));
-    OK(ftcache_commit(cache));
-    OK(ftcache_admit_later(cache, 1, &flight));
-    CHECK(plan_of(cache).is_open == 1 && COPIES(cache, {0, 2}));
-    OK(ftcache_commit(cache));
-    // On its way it is nobody's: the CPU still computes it, and a step that fetches every miss has to wait.
-    OK(admit(cache, &step, ROUTES(5, 2)));
-    CHECK(ANSWER(-2, -2));
-    OK(ftcache_commit(cache));
-    REFUSED(admit(cache, &plain, ROUTES(2)), IN_FLIGHT, "layer 0 route 0: the row of expert 2 is on its way");
-    OK(ftcache_land_flight(cache, flight, &landed));
-    CHECK(landed == 1);
-    OK(admit(cache, &plain, ROUTES(2)));
-    CHECK(ANSWER(0) && plan_of(cache).copy_count == 0);
-    OK(ftcache_commit(cache));
-    OK(ftcache_land_flight(cache, flight, &landed));
-    CHECK(landed == 0);
-    ftcache_free(cache);
-}
-
 static void drafts_leave_no_trace(void) {
-    ftcache *cache = planner(1, 8, 2, 4);
+    ftcache *cache = plain_planner(1, 8, 2, 4);
     ftcache_step verify = step_of(0);
     const uint32_t accepted[] = {4, 4}, stranger = 7;
     verify.phase = FTCACHE_PHASE_VERIFY;
@@ -423,7 +265,7 @@ static void drafts_leave_no_trace(void) {
 static void each_cache_has_its_own_way_to_copy(void) {
     static const char copying[] = "the cache copies by itself: plans are for FTCACHE_DEVICE_NONE";
     static const char planning[] = "the cache has no device: the engine copies by itself";
-    ftcache *copies = new_cache(8), *plans = planner(1, 8, 2, 8);
+    ftcache *copies = new_cache(8), *plans = plain_planner(1, 8, 2, 8);
     const ftcache_step step = step_of(0);
     const ftcache_routes routes = ROUTES(0);
     SIZED(ftcache_slot_span, span);
@@ -449,10 +291,6 @@ int main(void) {
     a_token_names_a_step();
     a_step_wider_than_its_pool_is_parted();
     parts_are_copied();
-    min_wait_fetches_so_many();
-    what_is_not_fetched_is_the_cpus();
-    carry_ends_starvation();
-    rows_come_behind_a_step();
     drafts_leave_no_trace();
     each_cache_has_its_own_way_to_copy();
     return 0;
