@@ -181,7 +181,7 @@ static void every_call_of_new_may_fail(void) {
     uint64_t counts[MAKING_COUNT], i;
     uint32_t call, refusals = 0, made = 0;
     ftcache *cache = NULL;
-    config.bounce_entry_count = 2;
+    config.bounce_entry_count = BOUNCES ? 2 : 0;
     config.probe_bytes = 1 << 20;
     for (call = 0; call < MAKING_COUNT; call++) counts[call] = emulated.calls(0, MAKING[call]);
     OK(ftcache_new(configuration, &config, &cache));
@@ -196,6 +196,7 @@ static void every_call_of_new_may_fail(void) {
             CHECK(current_context() == driver.context);
             if (status == FTCACHE_STATUS_OK) {
                 made++;
+                if (!BOUNCES) OK(ftcache_register(cache, host_rows, sizeof host_rows, 0, 0));
                 attach_all(cache);
                 load_two(cache, NULL, 0, 1);
                 OK(ftcache_synchronize(cache));
@@ -211,7 +212,7 @@ static void every_call_of_new_may_fail(void) {
         }
     }
     // What probes a batch may fail: copies go one by one then.
-    CHECK(refusals > 20 && made > 20);
+    CHECK(refusals > 10 && made > 10);
     ftcache_configuration_free(configuration);
 }
 
