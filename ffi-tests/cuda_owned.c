@@ -182,10 +182,11 @@ static void arenas_of_the_engine(void) {
     REFUSED(ftcache_new(configuration, &config, &cache), INVALID_ARGUMENT,
             "bank 1: the slots take 256 bytes; the memory for them has 0");
     config.arena_count = BANKS;
-    // FINDING: memory that is not of the settings' alignment is taken, and ftcache_slot_span says that slot 0 is.
-    // arenas[0].address = memory[0] + GUARD - 8;
-    // CHECK(ftcache_new(configuration, &config, &cache) == FTCACHE_STATUS_INVALID_ARGUMENT);
-    // arenas[0].address = memory[0] + GUARD;
+    arenas[0].address = memory[0] + GUARD - 8;
+    CHECK(ftcache_new(configuration, &config, &cache) == FTCACHE_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(ftcache_last_error(), "bank 0: the memory for its slots begins at 0x") != NULL);
+    CHECK(strstr(ftcache_last_error(), "8, which is no multiple of 16") != NULL);
+    arenas[0].address = memory[0] + GUARD;
     before = emulator_counts_of(&emulated, 0).allocated_bytes;
     OK(ftcache_new(configuration, &config, &cache));
     // Only what is not a slot may lie elsewhere.

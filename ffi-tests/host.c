@@ -151,9 +151,8 @@ static void a_strategy_is_the_default_of_steps(void) {
                 "settings->fetch_q16 is 65537; 65536 is the whole");
         settings.fetch_rule = 0;
         settings.fetch_q16 = settings.fetch_most = 0;
-        // FINDING: "hybrid and measured strategies need rates, or hybrid a fraction or a cap of its own"; no setting is
-        // called a rate, or measured.
-        CHECK(ftcache_configuration_new(model, &settings, &configuration) == FTCACHE_STATUS_UNSATISFIABLE);
+        REFUSED(ftcache_configuration_new(model, &settings, &configuration), UNSATISFIABLE,
+                "hybrid and measured strategies need rates, or hybrid a fraction or a cap of its own");
         ftcache_model_free(model);
     }
 }

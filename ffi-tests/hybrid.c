@@ -213,8 +213,6 @@ static void decide_and_compare(ftcache *cache, const ftcache_step *step, const u
     OK(ftcache_plan_map(cache, map, EXPERT_COUNT, -1));
     CHECK(memcmp(map, slot_of, sizeof map) == 0);
     for (expert = 0; expert < EXPERT_COUNT; expert++) {
-        // FINDING: "the most recently active" leaves out steps that fetch every miss; the condition should be wanted
-        // alone.
         const int is_activity = wanted[expert] && step->misses == FTCACHE_MISSES_HYBRID;
         if (is_activity) reference.active[step->layer][expert] = reference.step;
     }

@@ -351,6 +351,20 @@ static void one_step(ftcache *loaded, ftcache *planned) {
     }
 }
 
+// Every slot is whose the reference says.
+static void check_owners(ftcache *cache) {
+    uint32_t pool, slot;
+    for (pool = 0; pool < MOST_LAYERS; pool++) {
+        for (slot = 0; slot < pools[pool].slot_count; slot++) {
+            const int32_t wanted = pools[pool].owner[slot];
+            SIZED(ftcache_slot_owner, owner);
+            OK(ftcache_slot_owner_get(cache, pool, slot, &owner));
+            SAME(owner.is_there == (wanted >= 0));
+            SAME(wanted < 0 || owner.layer * model_shape->expert_count + owner.expert == (uint32_t)wanted);
+        }
+    }
+}
+
 static void forget_something(ftcache *loaded, ftcache *planned) {
     const uint32_t what = random_below(12), layer = random_below(model_shape->layer_count), pool_id = pool_of[layer];
     uint32_t i, slot;
@@ -399,6 +413,7 @@ static void run(const shape *of, uint64_t seed) {
         SAME(before == digest_of(planned));
         if (random_below(40) == 0) forget_something(loaded, planned);
         else one_step(loaded, planned);
+        if (step_number % 50 == 0) check_owners(step_number % 100 == 0 ? loaded : planned);
     }
     SAME(digest_of(loaded) == digest_of(planned) && digest_of(loaded) != digest_of(stale));
     SAME(counted_as(loaded, totals.bytes) && counted_as(planned, totals.bytes));

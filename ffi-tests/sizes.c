@@ -264,6 +264,8 @@ static ftcache_status get_run(void *at) { return ftcache_configuration_buffer_ru
 static ftcache_status get_report(void *at) { return ftcache_report_get(cache, at); }
 static ftcache_status get_layer(void *at) { return ftcache_layer_get(cache, 1, at); }
 static ftcache_status get_span(void *at) { return ftcache_slot_span_get(cache, 1, 0, at); }
+static ftcache_status get_owner(void *at) { return ftcache_slot_owner_get(cache, 1, 0, at); }
+static ftcache_status get_fetch(void *at) { return ftcache_configuration_layer_fetch_get(configuration, 1, at); }
 static ftcache_status get_plan(void *at) { return ftcache_plan_get(cache, at); }
 static ftcache_status get_stats(void *at) { return ftcache_stats_get(cache, at); }
 static ftcache_status get_total(void *at) { return ftcache_chunk_total_get(cache, at); }
@@ -292,6 +294,8 @@ static void outputs(void) {
     OUTPUT(ftcache_report, "report", ALWAYS_SAME, get_report);
     OUTPUT(ftcache_layer_report, "report", ALWAYS_SAME, get_layer);
     OUTPUT(ftcache_slot_span, "span", ALWAYS_SAME, get_span);
+    OUTPUT(ftcache_slot_owner, "owner", ALWAYS_SAME, get_owner);
+    OUTPUT(ftcache_layer_fetch, "fetch", ALWAYS_SAME, get_fetch);
     OUTPUT(ftcache_plan, "plan", ALWAYS_SAME, get_plan);
     OUTPUT(ftcache_stats, "stats", ALWAYS_SAME, get_stats);
     OUTPUT(ftcache_chunk_report, "report", ALWAYS_SAME, get_total);

@@ -159,9 +159,8 @@ static void pinned_experts_are_never_victims(void) {
     // Three wide slots: one may be pinned, so that two are left for a step.
     REFUSED(ftcache_pin(cache, layers, experts, 3), UNSATISFIABLE,
             "pool 0 has 3 slots; 2 pinned experts and 2 slots for others need 4");
-    // FINDING: the message has "route 0" where it means the caller's experts[0].
-    CHECK(ftcache_pin(cache, layers, &beyond, 1) == FTCACHE_STATUS_OUT_OF_RANGE);
-    CHECK(strstr(ftcache_last_error(), "8, which is no expert of 0..8") != NULL);
+    REFUSED(ftcache_pin(cache, layers, &beyond, 1), OUT_OF_RANGE,
+            "layer 1: expert 8, number 0 of the list, is none of 0..8");
     OK(ftcache_pin(cache, layers, experts, 2));
     decode(cache, 1, ids, 1);
     slot = answer[0];
@@ -322,16 +321,15 @@ static void rows_are_read_from_files(void) {
     told_of.read_bytes = 0;
     REFUSED(ftcache_load_files(cache, none, 2, banks, 6, NULL, &report), HOST,
             "opening warm_no_such_file.bin: No such file or directory (os error 2)");
-    // FINDING: status 16 for both, though neither a file nor memory is to blame.
-    // REFUSED(ftcache_load_files(cache, paths, 1, banks, 6, NULL, &report), INVALID_ARGUMENT,
-    //         "layer 2 bank 0: a piece is of file 1; 1 files are given");
+    REFUSED(ftcache_load_files(cache, paths, 1, banks, 6, NULL, &report), OUT_OF_RANGE,
+            "layer 2 bank 0: a piece is of file 1; 1 files are given");
     memcpy(wrong, banks, sizeof wrong);
     wrong[1].first.offset = 100000;
     REFUSED(ftcache_load_files(cache, paths, 2, wrong, 2, NULL, &report), HOST,
             "layer 0 bank 1: 16 bytes at 100000 of warm_rows_0.bin, which has 549");
     wrong[1] = wrong[0];
-    // REFUSED(ftcache_load_files(cache, paths, 2, wrong, 2, NULL, &report), INVALID_ARGUMENT,
-    //         "layer 0 bank 0 is given twice");
+    REFUSED(ftcache_load_files(cache, paths, 2, wrong, 2, NULL, &report), INVALID_ARGUMENT,
+            "layer 0 bank 0 is given twice");
     wrong[1].layer = 3;
     REFUSED(ftcache_load_files(cache, paths, 2, wrong, 2, NULL, &report), OUT_OF_RANGE,
             "no layer 3: the model has 3 layers");

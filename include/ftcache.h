@@ -959,8 +959,9 @@ typedef struct ftcache_arena {
 
 // Takes a message: one line, ended by a zero, valid during the call. level is an ftcache_log_level.
 //
-// It is called by the thread that is inside a call on the handle, and by no other. It must not call into the same
-// handle, and must return.
+// It is called by the thread that is inside a call on the handle, once that call has done its work and before it
+// returns, and by no other. It may call into other handles; its own says FTCACHE_STATUS_BUSY, and is not to be called
+// into from ftcache_free. It must return.
 typedef void (*ftcache_log)(void *user, uint32_t level, const char *message);
 
 // How a cache is made. All zeros is a cache in ordinary memory.
@@ -1153,6 +1154,18 @@ typedef struct ftcache_slot_span {
     // Bytes of a row.
     uint64_t row_bytes;
 } ftcache_slot_span;
+
+// Whose row a slot holds.
+typedef struct ftcache_slot_owner {
+    // sizeof(ftcache_slot_owner), set by the caller.
+    uint32_t struct_size;
+    // 1 if the slot holds a row; 0 if it is free, or if its row is on its way behind a step.
+    uint32_t is_there;
+    // The expert's layer.
+    uint32_t layer;
+    // The expert.
+    uint32_t expert;
+} ftcache_slot_owner;
 
 // One call for one layer. All zeros but for the layer is a decode step as the configuration says.
 typedef struct ftcache_step {
@@ -1358,7 +1371,8 @@ typedef struct ftcache_device_step {
     int64_t absent_slot;
     // What is written for a route that the CPU computes, in a hybrid step. No slot of the pool.
     int64_t cpu_slot;
-    // One 32-bit number for each expert of the layer, or NULL: its slot, or -1.
+    // One 32-bit number for each expert of the layer, or NULL: its slot, or -1. Residents that the step does not route
+    // to have theirs too.
     int32_t *map;
     // Hybrid: where the experts go that the CPU computes, one for each route, as wide as its id; NULL if not wanted.
     struct ftcache_device_rows cpu_ids;
@@ -1383,7 +1397,8 @@ typedef struct ftcache_device_reading {
     uint32_t struct_size;
     // 1 if there is a reading; 0 if none was asked for, or it is being written.
     uint32_t is_there;
-    // The generation it is of.
+    // The generation of launches it is of, as messages name it: each rebuild and each change of staging counts it up,
+    // while ftcache_generation counts rebuilds alone.
     uint64_t generation;
     // The last step.
     uint64_t step;
@@ -1465,9 +1480,9 @@ typedef struct ftcache_chunk_report {
     uint64_t chunks;
     // Layers staged.
     uint64_t layers;
-    // Rows that were copied from slots.
+    // Experts whose rows came from slots, but in banks that are staged whole.
     uint64_t gathered;
-    // Rows that were copied from the host, but for those of banks that are staged whole.
+    // The other experts, whose rows came from the host.
     uint64_t fetched;
     // Experts that lost their slot to a staging buffer.
     uint64_t lost;
@@ -1803,6 +1818,16 @@ ftcache_status ftcache_slot_span_get(struct ftcache *cache,
                                      uint32_t bank,
                                      struct ftcache_slot_span *span);
 
+// Whose row a slot holds, for engines that keep something of their own beside each. In device mode, of the time when
+// the residency went there. Allocates nothing, waits for nothing.
+//
+// Requires: cache came from ftcache_new; owner points to a struct of its struct_size.
+FTCACHE_MUST_USE
+ftcache_status ftcache_slot_owner_get(struct ftcache *cache,
+                                      uint32_t pool,
+                                      uint32_t slot,
+                                      struct ftcache_slot_owner *owner);
+
 // Frees one slot: its expert is copied anew when it is next routed to. Slots that were forgotten are taken first.
 //
 // Allocates nothing, waits for nothing.
@@ -2108,7 +2133,7 @@ FTCACHE_MUST_USE ftcache_status ftcache_device_chunk_end(struct ftcache *cache, 
 // Requires: cache came from ftcache_new; stream is the device's.
 FTCACHE_MUST_USE ftcache_status ftcache_device_reading_request(struct ftcache *cache, void *stream);
 
-// The last reading that was asked for. Waits for nothing: is_there is 0 while it is being written.
+// The last reading that was asked for. Allocates nothing after the first; waits for nothing: is_there is 0 while it is being written.
 //
 // Requires: cache came from ftcache_new; reading points to a struct of its struct_size.
 FTCACHE_MUST_USE
@@ -2116,7 +2141,8 @@ ftcache_status ftcache_device_reading_get(struct ftcache *cache,
                                           struct ftcache_device_reading *reading);
 
 // Statistics of the steps of one phase of a layer, of the last reading; phase is an ftcache_phase. *is_there is set to
-// 0 if there is no reading, and the statistics are zeros then.
+// 0 if there is no reading, and the statistics are zeros then. Allocates nothing after the first reading; waits for
+// nothing.
 //
 // Requires: cache came from ftcache_new; is_there points to a uint32_t; stats points to a struct of its struct_size.
 FTCACHE_MUST_USE
@@ -2172,7 +2198,8 @@ ftcache_status ftcache_stage_plan_get(struct ftcache *cache,
                                       struct ftcache_stage_plan *plan);
 
 // Begins the use of a staged layer: what the compute stream is given next comes behind its copies. *buffer is set to 0
-// or 1, for ftcache_staged_span_get. Enqueues a wait; allocates nothing, waits for nothing on the host.
+// or 1, for ftcache_staged_span_get. Enqueues a wait; allocates nothing, waits for nothing on the host. After
+// FTCACHE_STATUS_DEVICE from this call or from ftcache_chunk_release, the chunk is to be abandoned.
 //
 // Requires: cache came from ftcache_new; buffer points to a uint32_t.
 FTCACHE_MUST_USE ftcache_status ftcache_chunk_wait(struct ftcache *cache, uint32_t layer, uint32_t *buffer);
@@ -2194,7 +2221,7 @@ FTCACHE_MUST_USE ftcache_status ftcache_chunk_end(struct ftcache *cache, struct 
 // Requires: As for ftcache_chunk_end.
 FTCACHE_MUST_USE ftcache_status ftcache_chunk_abandon(struct ftcache *cache, struct ftcache_chunk_report *report);
 
-// What all chunks that have ended came to. Allocates nothing, waits for nothing.
+// What all chunks that have ended came to, but for those of device mode. Allocates nothing, waits for nothing.
 //
 // Requires: cache came from ftcache_new; report points to a struct of its struct_size.
 FTCACHE_MUST_USE ftcache_status ftcache_chunk_total_get(struct ftcache *cache, struct ftcache_chunk_report *report);

@@ -504,6 +504,11 @@ public:
             [&](::ftcache_configuration **out) { return ::ftcache_configuration_of(get(), out); });
     }
 
+    result<::ftcache_slot_owner> slot_owner_get(uint32_t pool, uint32_t slot) {
+        return detail::filled<::ftcache_slot_owner>(
+            [&](auto *owner) { return ::ftcache_slot_owner_get(get(), pool, slot, owner); });
+    }
+
     result<::ftcache_slot_span> slot_span_get(uint32_t pool, uint32_t bank) {
         return detail::filled<::ftcache_slot_span>(
             [&](auto *slots) { return ::ftcache_slot_span_get(get(), pool, bank, slots); });

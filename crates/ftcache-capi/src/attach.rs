@@ -102,5 +102,10 @@ pub unsafe extern "C" fn ftcache_register(
 #[must_use]
 pub unsafe extern "C" fn ftcache_unregister(cache: *mut ftcache, base: *const c_void) -> ftcache_status {
     // SAFETY: a handle of ours by the caller's word.
-    enter(unsafe { cache.as_ref() }, |handle| Ok(handle.on_device()?.unregister(base.cast())?))
+    enter(unsafe { cache.as_ref() }, |handle| {
+        if base.is_null() {
+            return Err(Failure::argument("base is NULL"));
+        }
+        Ok(handle.on_device()?.unregister(base.cast())?)
+    })
 }

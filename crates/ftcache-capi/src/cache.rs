@@ -4,8 +4,8 @@ use std::ffi::{c_char, c_void};
 use std::path::Path;
 
 use ftcache_core::{
-    AnyDevice, BounceSize, Cache, Configuration, CudaContext, CudaDevice, CudaDriver, ExpertId, HostDevice,
-    LaterLimits, LayerId, Loader, Planner, residency,
+    AnyDevice, BounceSize, Cache, Configuration, CudaContext, CudaDevice, CudaDriver, DeviceReading, ExpertId,
+    HostDevice, LaterLimits, LayerId, Loader, Planner, residency,
 };
 
 use crate::boundary::{Guarded, SizedStruct, array, guard, read_sized, required, required_mut, text};
@@ -123,6 +123,8 @@ pub(crate) struct Handle {
     pub(crate) parts: Parted,
     pub(crate) routes: Vec<ExpertId>,
     pub(crate) views: Views,
+    /// Reused for what comes back from device mode.
+    pub(crate) reading: DeviceReading,
 }
 
 /// Who moves the rows.
@@ -307,6 +309,7 @@ pub unsafe extern "C" fn ftcache_new(
                 parts: Parted::default(),
                 routes: Vec::new(),
                 views: Views::default(),
+                reading: DeviceReading::default(),
             };
             handle.configure(configuration);
             Ok(handle)
@@ -407,7 +410,7 @@ pub extern "C" fn ftcache_free(cache: Option<Box<ftcache>>) {
 pub(crate) fn enter(cache: Option<&ftcache>, body: impl FnOnce(&mut Handle) -> Result<(), Failure>) -> ftcache_status {
     match cache {
         Some(ftcache { handle, log: None }) => handle.enter(body),
-        Some(ftcache { handle, log: Some(log) }) => log.within(|| handle.enter(body)),
+        Some(ftcache { handle, log: Some(log) }) => handle.enter(|handle| log.within(|| body(handle))),
         None => guard(|| Err(Failure::argument("cache is NULL"))),
     }
 }

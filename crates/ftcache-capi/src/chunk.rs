@@ -23,9 +23,9 @@ pub struct ftcache_chunk_report {
     pub chunks: u64,
     /// Layers staged.
     pub layers: u64,
-    /// Rows that were copied from slots.
+    /// Experts whose rows came from slots, but in banks that are staged whole.
     pub gathered: u64,
-    /// Rows that were copied from the host, but for those of banks that are staged whole.
+    /// The other experts, whose rows came from the host.
     pub fetched: u64,
     /// Experts that lost their slot to a staging buffer.
     pub lost: u64,
@@ -197,7 +197,8 @@ pub unsafe extern "C" fn ftcache_stage_plan_get(
 }
 
 /// Begins the use of a staged layer: what the compute stream is given next comes behind its copies. *buffer is set to 0
-/// or 1, for ftcache_staged_span_get. Enqueues a wait; allocates nothing, waits for nothing on the host.
+/// or 1, for ftcache_staged_span_get. Enqueues a wait; allocates nothing, waits for nothing on the host. After
+/// FTCACHE_STATUS_DEVICE from this call or from ftcache_chunk_release, the chunk is to be abandoned.
 ///
 /// # Safety
 ///
@@ -291,7 +292,7 @@ unsafe fn end(cache: *mut ftcache, report: *mut ftcache_chunk_report, abandon: b
     })
 }
 
-/// What all chunks that have ended came to. Allocates nothing, waits for nothing.
+/// What all chunks that have ended came to, but for those of device mode. Allocates nothing, waits for nothing.
 ///
 /// # Safety
 ///

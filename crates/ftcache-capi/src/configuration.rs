@@ -166,9 +166,17 @@ unsafe impl SizedStruct for ftcache_layer_fetch {}
 /// while caches that were made of it live on.
 pub struct ftcache_configuration {
     pub(crate) configuration: Configuration,
+    /// How many lines there are for a user, counted once since that takes texts.
+    note_count: u32,
 }
 
 impl ftcache_configuration {
+    /// A handle for C.
+    pub(crate) fn boxed(configuration: Configuration) -> *mut Self {
+        let note_count = lines(&configuration).len() as u32;
+        Box::into_raw(Box::new(Self { configuration, note_count }))
+    }
+
     fn geometry(&self) -> &Geometry {
         self.configuration.geometry()
     }
@@ -201,8 +209,7 @@ pub unsafe extern "C" fn ftcache_configuration_new(
         let model = model.build()?;
         // SAFETY: its pointers are as the header says, by the caller's word.
         let settings = unsafe { settings_of(&settings, &model) }?;
-        let configuration = Configuration::new(model, settings)?;
-        *out = Box::into_raw(Box::new(ftcache_configuration { configuration }));
+        *out = ftcache_configuration::boxed(Configuration::new(model, settings)?);
         Ok(())
     })
 }
@@ -230,8 +237,7 @@ pub unsafe extern "C" fn ftcache_configuration_with_budget(
         let configuration = &unsafe { required(configuration, "configuration") }?.configuration;
         // SAFETY: a text by the caller's word.
         let budget = unsafe { text(budget, "budget") }?.ok_or_else(|| Failure::argument("budget is NULL"))?;
-        let configuration = configuration.with_budget(parse_budget(budget)?)?;
-        *out = Box::into_raw(Box::new(ftcache_configuration { configuration }));
+        *out = ftcache_configuration::boxed(configuration.with_budget(parse_budget(budget)?)?);
         Ok(())
     })
 }
@@ -249,7 +255,8 @@ pub unsafe extern "C" fn ftcache_configuration_get(
 ) -> ftcache_status {
     guard(|| {
         // SAFETY: a handle of ours by the caller's word.
-        let configuration = &unsafe { required(configuration, "configuration") }?.configuration;
+        let &ftcache_configuration { ref configuration, note_count } =
+            unsafe { required(configuration, "configuration") }?;
         let (geometry, set_aside) = (configuration.geometry(), configuration.set_aside());
         let staging = configuration.staging();
         let value = ftcache_configuration_report {
@@ -274,7 +281,7 @@ pub unsafe extern "C" fn ftcache_configuration_get(
             left_bytes: configuration.left_bytes().unwrap_or(0),
             pinned_bytes: configuration.pinned_bytes(),
             droppable_bytes: configuration.droppable_bytes(),
-            note_count: lines(configuration).len() as u32,
+            note_count,
             strategy: match configuration.strategy() {
                 Strategy::Offload => ftcache_strategy::Offload,
                 Strategy::Hybrid => ftcache_strategy::Hybrid,

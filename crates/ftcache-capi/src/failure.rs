@@ -40,7 +40,9 @@ impl Failure {
 fn of_device(error: &DeviceError) -> ftcache_status {
     match error {
         DeviceError::OutOfMemory { .. } => ftcache_status::OutOfMemory,
-        DeviceError::UnknownHandle { .. } | DeviceError::Arena { .. } => ftcache_status::InvalidArgument,
+        DeviceError::UnknownHandle { .. } | DeviceError::Arena { .. } | DeviceError::ArenaAlignment { .. } => {
+            ftcache_status::InvalidArgument
+        }
         DeviceError::Capturing { .. } => ftcache_status::OutOfOrder,
         DeviceError::NoKernels { .. } => ftcache_status::Unsupported,
         _ => ftcache_status::Device,
@@ -115,6 +117,15 @@ fn of_device_mode(error: &DeviceModeError) -> ftcache_status {
 fn of_arena(error: &ArenaError) -> ftcache_status {
     match error {
         ArenaError::Device(error) => of_device(error),
+        ArenaError::UnknownFile { .. } => ftcache_status::OutOfRange,
+        ArenaError::NoBanks
+        | ArenaError::DuplicateBank { .. }
+        | ArenaError::EmptyBank { .. }
+        | ArenaError::TooLarge { .. }
+        | ArenaError::EmptyPiece { .. }
+        | ArenaError::Gap { .. }
+        | ArenaError::Overlap { .. }
+        | ArenaError::Outside { .. } => ftcache_status::InvalidArgument,
         _ => ftcache_status::Host,
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::{CString, c_char, c_void};
 use std::fmt::{self, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -25,14 +26,26 @@ pub enum ftcache_log_level {
 
 /// Takes a message: one line, ended by a zero, valid during the call. level is an ftcache_log_level.
 ///
-/// It is called by the thread that is inside a call on the handle, and by no other. It must not call into the same
-/// handle, and must return.
+/// It is called by the thread that is inside a call on the handle, once that call has done its work and before it
+/// returns, and by no other. It may call into other handles; its own says FTCACHE_STATUS_BUSY, and is not to be called
+/// into from ftcache_free. It must return.
 pub type ftcache_log = Option<unsafe extern "C" fn(user: *mut c_void, level: u32, message: *const c_char)>;
 
 /// The callback of one handle.
 pub(crate) struct Log {
     dispatch: Dispatch,
+    callback: unsafe extern "C" fn(*mut c_void, u32, *const c_char),
+    user: *mut c_void,
+    told: Arc<Told>,
 }
+
+// SAFETY: the callback is reached by the one thread that is inside its handle; by the header, that may be any.
+unsafe impl Send for Log {}
+// SAFETY: as above.
+unsafe impl Sync for Log {}
+
+/// What was said and has not been passed on.
+type Told = Mutex<Vec<(ftcache_log_level, CString)>>;
 
 impl Log {
     /// The callback, or `None` if nothing is to be told.
@@ -51,25 +64,33 @@ impl Log {
         let Some(callback) = callback else {
             return Err(Failure::argument(format!("config->log is NULL, with a log_level of {level}")));
         };
-        Ok(Some(Self { dispatch: Dispatch::new(Sink { callback, user, most }) }))
+        let told = Arc::new(Told::default());
+        let dispatch = Dispatch::new(Sink { most, told: Arc::clone(&told) });
+        Ok(Some(Self { dispatch, callback, user, told }))
     }
 
-    /// Runs a body, with what it says told. Nothing of this is left in the process, or on the thread, after it.
+    /// Runs a body, then passes on what it said. Nothing of this is left in the process, or on the thread, after it.
+    ///
+    /// The callback is called behind the body: while an event is told, `tracing` takes no other subscriber on the
+    /// thread, so a callback that called into another handle would bring the process down.
     pub(crate) fn within<T>(&self, body: impl FnOnce() -> T) -> T {
-        tracing::dispatcher::with_default(&self.dispatch, body)
+        let value = tracing::dispatcher::with_default(&self.dispatch, body);
+        for (level, text) in std::mem::take(&mut *lock(&self.told)) {
+            // SAFETY: by the header's words on `ftcache_log`, the callback may be called until its handle is freed.
+            unsafe { (self.callback)(self.user, level as u32, text.as_ptr()) };
+        }
+        value
     }
+}
+
+fn lock(told: &Told) -> MutexGuard<'_, Vec<(ftcache_log_level, CString)>> {
+    told.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Sink {
-    callback: unsafe extern "C" fn(*mut c_void, u32, *const c_char),
-    user: *mut c_void,
     most: Level,
+    told: Arc<Told>,
 }
-
-// SAFETY: the callback is reached by the one thread that is inside its handle; by the header, that may be any.
-unsafe impl Send for Sink {}
-// SAFETY: as above.
-unsafe impl Sync for Sink {}
 
 impl Subscriber for Sink {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
@@ -93,8 +114,7 @@ impl Subscriber for Sink {
         let mut line = Line::default();
         event.record(&mut line);
         let text = CString::new(format!("{}{}", line.message, line.fields).replace('\0', "")).unwrap_or_default();
-        // SAFETY: by the header's words on `ftcache_log`, the callback may be called until its handle is freed.
-        unsafe { (self.callback)(self.user, level as u32, text.as_ptr()) };
+        lock(&self.told).push((level, text));
     }
 
     fn enter(&self, _: &Id) {}

@@ -4,8 +4,8 @@
 use std::ffi::c_void;
 
 use ftcache_core::{
-    DeviceAnswers, DeviceIds, DeviceModeOptions, DeviceRows, DeviceSplit, DeviceStep, DeviceWeights, HostWord, IdWidth,
-    LayerId, Stats,
+    DeviceAnswers, DeviceIds, DeviceModeOptions, DeviceReading, DeviceRows, DeviceSplit, DeviceStep, DeviceWeights,
+    HostWord, IdWidth, LayerId, Stats,
 };
 
 use crate::boundary::{SizedStruct, flag, read_sized, required_mut, reserved, write_sized};
@@ -76,7 +76,8 @@ pub struct ftcache_device_step {
     pub absent_slot: i64,
     /// What is written for a route that the CPU computes, in a hybrid step. No slot of the pool.
     pub cpu_slot: i64,
-    /// One 32-bit number for each expert of the layer, or NULL: its slot, or -1.
+    /// One 32-bit number for each expert of the layer, or NULL: its slot, or -1. Residents that the step does not route
+    /// to have theirs too.
     pub map: *mut i32,
     /// Hybrid: where the experts go that the CPU computes, one for each route, as wide as its id; NULL if not wanted.
     pub cpu_ids: ftcache_device_rows,
@@ -106,7 +107,8 @@ pub struct ftcache_device_reading {
     pub struct_size: u32,
     /// 1 if there is a reading; 0 if none was asked for, or it is being written.
     pub is_there: u32,
-    /// The generation it is of.
+    /// The generation of launches it is of, as messages name it: each rebuild and each change of staging counts it up,
+    /// while ftcache_generation counts rebuilds alone.
     pub generation: u64,
     /// The last step.
     pub step: u64,
@@ -383,7 +385,17 @@ pub unsafe extern "C" fn ftcache_device_reading_request(cache: *mut ftcache, str
     enter(unsafe { cache.as_ref() }, |handle| Ok(handle.on_device()?.request_reading(stream_of(stream))?))
 }
 
-/// The last reading that was asked for. Waits for nothing: is_there is 0 while it is being written.
+impl Handle {
+    /// The last reading that was asked for, if it is whole.
+    fn read(&mut self) -> Result<Option<&DeviceReading>, Failure> {
+        let mut reading = std::mem::take(&mut self.reading);
+        let is_whole = self.on_device().and_then(|cache| Ok(cache.read_into(&mut reading)?));
+        self.reading = reading;
+        Ok(is_whole?.then_some(&self.reading))
+    }
+}
+
+/// The last reading that was asked for. Allocates nothing after the first; waits for nothing: is_there is 0 while it is being written.
 ///
 /// # Safety
 ///
@@ -396,8 +408,7 @@ pub unsafe extern "C" fn ftcache_device_reading_get(
 ) -> ftcache_status {
     // SAFETY: a handle of ours by the caller's word.
     enter(unsafe { cache.as_ref() }, |handle| {
-        let read = handle.on_device()?.reading()?;
-        let read = read.as_ref();
+        let read = handle.read()?;
         let value = ftcache_device_reading {
             struct_size: 0,
             is_there: u32::from(read.is_some()),
@@ -412,7 +423,8 @@ pub unsafe extern "C" fn ftcache_device_reading_get(
 }
 
 /// Statistics of the steps of one phase of a layer, of the last reading; phase is an ftcache_phase. *is_there is set to
-/// 0 if there is no reading, and the statistics are zeros then.
+/// 0 if there is no reading, and the statistics are zeros then. Allocates nothing after the first reading; waits for
+/// nothing.
 ///
 /// # Safety
 ///
@@ -433,7 +445,7 @@ pub unsafe extern "C" fn ftcache_device_phase_stats_get(
         let phase = phase_of(phase, "phase")?;
         let layer = LayerId::new(layer);
         handle.residency().pool_of(layer)?;
-        let counted = handle.on_device()?.reading()?.map(|reading| reading.stats[layer.index()][phase as usize]);
+        let counted = handle.read()?.map(|reading| reading.stats[layer.index()][phase as usize]);
         let key = handle.configuration.geometry().model().layer(layer);
         let value = Stats::of_layer(counted.unwrap_or_default(), key);
         // SAFETY: points to a struct of its size by the caller's word.

@@ -76,11 +76,12 @@ pub unsafe extern "C" fn ftcache_report_get(cache: *mut ftcache, report: *mut ft
         let geometry = handle.configuration.geometry();
         let layers = || geometry.pools().iter().flat_map(|pool| pool.layers());
         let cached = layers().count() as u32;
-        let (device, ready) = match &handle.engine {
-            Engine::Planner(_) => (ftcache_device::None, cached),
+        let (device, ready, slot_count) = match &handle.engine {
+            Engine::Planner(_) => (ftcache_device::None, cached, geometry.slot_count()),
             Engine::Device(cache) => {
                 let device = if cache.device().cuda().is_some() { ftcache_device::Cuda } else { ftcache_device::Host };
-                (device, layers().filter(|&&layer| cache.check_attached(layer).is_ok()).count() as u32)
+                let ready = layers().filter(|&&layer| cache.check_attached(layer).is_ok()).count() as u32;
+                if cache.has_slots() { (device, ready, geometry.slot_count()) } else { (device, 0, 0) }
             }
         };
         let residency = handle.residency();
@@ -97,7 +98,7 @@ pub unsafe extern "C" fn ftcache_report_get(cache: *mut ftcache, report: *mut ft
             },
             note_count: handle.note_count,
             generation: residency.generation(),
-            slot_count: geometry.slot_count(),
+            slot_count,
             resident_count: residency.resident_count() as u64,
             step: residency.step(),
         };
@@ -161,13 +162,15 @@ pub unsafe extern "C" fn ftcache_configuration_of(
     cache: *mut ftcache,
     out: *mut *mut ftcache_configuration,
 ) -> ftcache_status {
+    // SAFETY: NULL or a pointer to a pointer by the caller's word.
+    if let Some(out) = unsafe { out.as_mut() } {
+        *out = std::ptr::null_mut();
+    }
     // SAFETY: a handle of ours by the caller's word.
     enter(unsafe { cache.as_ref() }, |handle| {
         // SAFETY: `out` points to a pointer by the caller's word.
         let out = unsafe { required_mut(out, "out") }?;
-        *out = std::ptr::null_mut();
-        let configuration = handle.configuration.clone();
-        *out = Box::into_raw(Box::new(ftcache_configuration { configuration }));
+        *out = ftcache_configuration::boxed(handle.configuration.clone());
         Ok(())
     })
 }

@@ -29,6 +29,23 @@ pub struct ftcache_slot_span {
 // SAFETY: `repr(C)`, a `u32` first, integers and pointers only; NULL is a value of a pointer.
 unsafe impl SizedStruct for ftcache_slot_span {}
 
+/// Whose row a slot holds.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct ftcache_slot_owner {
+    /// sizeof(ftcache_slot_owner), set by the caller.
+    pub struct_size: u32,
+    /// 1 if the slot holds a row; 0 if it is free, or if its row is on its way behind a step.
+    pub is_there: u32,
+    /// The expert's layer.
+    pub layer: u32,
+    /// The expert.
+    pub expert: u32,
+}
+
+// SAFETY: `repr(C)`, a `u32` first, integers only.
+unsafe impl SizedStruct for ftcache_slot_owner {}
+
 /// Where the slots of one pool lie in one bank, for the engine's kernels. Allocates nothing, waits for nothing.
 ///
 /// address is NULL and row_bytes 0 if the pool's layers do not read that bank.
@@ -57,6 +74,37 @@ pub unsafe extern "C" fn ftcache_slot_span_get(
         };
         // SAFETY: points to a struct of its size by the caller's word.
         unsafe { write_sized(span, "span", value) }
+    })
+}
+
+/// Whose row a slot holds, for engines that keep something of their own beside each. In device mode, of the time when
+/// the residency went there. Allocates nothing, waits for nothing.
+///
+/// # Safety
+///
+/// cache came from ftcache_new; owner points to a struct of its struct_size.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn ftcache_slot_owner_get(
+    cache: *mut ftcache,
+    pool: u32,
+    slot: u32,
+    owner: *mut ftcache_slot_owner,
+) -> ftcache_status {
+    // SAFETY: a handle of ours by the caller's word.
+    enter(unsafe { cache.as_ref() }, |handle| {
+        let (pool, slot) = (PoolId::new(pool), SlotId::new(slot));
+        let residency = handle.residency();
+        check_slot(residency, pool, slot)?;
+        let held = residency.expert_of(pool, slot);
+        let value = ftcache_slot_owner {
+            struct_size: 0,
+            is_there: u32::from(held.is_some()),
+            layer: held.map_or(0, |(layer, _)| layer.get()),
+            expert: held.map_or(0, |(_, expert)| expert.get()),
+        };
+        // SAFETY: points to a struct of its size by the caller's word.
+        unsafe { write_sized(owner, "owner", value) }
     })
 }
 

@@ -80,6 +80,10 @@ pub enum PinError {
 impl fmt::Display for PinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            // What is a step's route there is a place in the caller's list here.
+            Self::Unknown(EnsureError::UnknownExpert { layer, route, expert, expert_count }) => {
+                write!(f, "layer {layer}: expert {expert}, number {route} of the list, is none of 0..{expert_count}")
+            }
             Self::Unknown(error) => error.fmt(f),
             Self::TooMany { pool, pinned, unpinned, slot_count } => {
                 let needed = u64::from(*pinned) + u64::from(*unpinned);

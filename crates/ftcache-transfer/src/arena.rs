@@ -54,6 +54,10 @@ impl Arenas {
             if bytes < needed {
                 return Err(lacks(bytes));
             }
+            let alignment = geometry.constraints().alignment;
+            if address % alignment > 0 {
+                return Err(DeviceError::ArenaAlignment { bank: BankId::from_index(bank), address, alignment });
+            }
             // SAFETY: our caller's promise.
             let memory = unsafe { device.adopt(address, bytes) }?;
             Ok(Arena { memory, bytes, adopted: true })

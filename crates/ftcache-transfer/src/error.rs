@@ -47,6 +47,16 @@ pub enum DeviceError {
         /// Bytes there are.
         given: u64,
     },
+    /// Memory of the caller's where slots would not lie as their strides say.
+    #[error("bank {bank}: the memory for its slots begins at {address:#x}, which is no multiple of {alignment}")]
+    ArenaAlignment {
+        /// The bank.
+        bank: BankId,
+        /// Where it begins.
+        address: u64,
+        /// The geometry's alignment in bytes.
+        alignment: u64,
+    },
     /// A stream that a graph is being captured on: what is copied now would be copied again by every replay, whatever
     /// the routes are by then.
     #[error("stream {stream:#x} is being captured")]

@@ -71,7 +71,7 @@ struct OpenChunk {
 }
 
 impl Stage {
-    fn new(device: &mut impl Device, staging: Staging, alignment: u64) -> Result<Self, DeviceError> {
+    fn new(device: &mut impl Device, staging: Staging, alignment: u64, pool_count: usize) -> Result<Self, DeviceError> {
         let [begun, ready0, ready1, released0, released1, loaded] = create_events(device)?;
         let events = StageEvents { begun, ready: [ready0, ready1], released: [released0, released1], loaded };
         let mut stage = Self {
@@ -79,7 +79,7 @@ impl Stage {
             dedicated: Vec::new(),
             events,
             holds: [Holds::Nothing; 2],
-            layouts: Default::default(),
+            layouts: std::array::from_fn(|_| Vec::with_capacity(pool_count)),
             chunk: None,
         };
         for bytes in stage.staging.added_bytes() {
@@ -237,7 +237,7 @@ impl<D: Device> Loader<D> {
         if places.stage.as_ref().is_some_and(|stage| stage.chunk.is_some()) {
             return Err(misuse("a chunk is open"));
         }
-        let stage = Stage::new(&mut self.device, staging, alignment)?;
+        let stage = Stage::new(&mut self.device, staging, alignment, self.geometry.pools().len())?;
         if let Some(mut before) = places.stage.replace(stage) {
             before.free(&mut self.device);
         }

@@ -213,6 +213,11 @@ impl<D: Device> Cache<D> {
         self.loader.check_slots().map_err(Error::Unavailable)
     }
 
+    /// Whether there are slots: a rebuild that failed may have left none.
+    pub fn has_slots(&self) -> bool {
+        self.check_slots().is_ok()
+    }
+
     /// Returns when everything enqueued on any stream is done. Streams of earlier steps may be destroyed then.
     ///
     /// # Errors

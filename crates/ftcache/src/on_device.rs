@@ -162,6 +162,16 @@ impl<D: Device> Cache<D> {
         Ok(self.loader.reading()?)
     }
 
+    /// As [`reading`](Self::reading), into one that there is: nothing is allocated once it had as many layers. Whether
+    /// it is one; if not, nothing is to be read of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`reading`](Self::reading).
+    pub fn read_into(&self, reading: &mut DeviceReading) -> Result<bool, Error> {
+        Ok(self.loader.read_into(reading)?)
+    }
+
     /// What the last admission of a layer on the device decided. Waits for everything enqueued: for tests, and for
     /// engines that copy by themselves.
     ///

@@ -134,7 +134,6 @@ unsafe impl Device for CudaDevice {
         // What the driver says of an address after a failure is no answer.
         self.check()?;
         self.with(|device, calls| {
-            let mut found = Vec::new();
             let mut at = first;
             while at < end {
                 if let Some(left) = device.ranges.left_of_ours(at) {
@@ -151,13 +150,12 @@ unsafe impl Device for CudaDevice {
                 let range = range.map(|(start, length)| device.ranges.between_ours(at, start, length));
                 match range.filter(|&(start, past)| start <= at && at < past) {
                     Some((start, past)) => {
-                        found.push((start, past - start));
+                        device.ranges.add_foreign(start, past - start);
                         at = past;
                     }
                     None => return Ok(false),
                 }
             }
-            found.into_iter().for_each(|(start, length)| device.ranges.add_foreign(start, length));
             Ok(true)
         })
     }

@@ -26,6 +26,9 @@ impl HostRanges {
 
     /// Adds a range that somebody else keeps pinned.
     pub(super) fn add_foreign(&mut self, base: u64, bytes: u64) {
+        if self.ranges.get(&base).is_some_and(|range| !range.ours && range.bytes == bytes) {
+            return;
+        }
         self.forget_foreign(base, bytes);
         self.ranges.insert(base, Range { bytes, ours: false });
     }

@@ -316,6 +316,15 @@ impl<D: Device> Loader<D> {
         Ok(self.mode.as_ref().ok_or(DeviceModeError::OnHost)?.tables.reading())
     }
 
+    /// As [`reading`](Self::reading), into one that there is; see [`DeviceTables::read_into`].
+    ///
+    /// # Errors
+    ///
+    /// As [`reading`](Self::reading).
+    pub fn read_into(&self, reading: &mut DeviceReading) -> Result<bool, DeviceModeError> {
+        Ok(self.mode.as_ref().ok_or(DeviceModeError::OnHost)?.tables.read_into(reading))
+    }
+
     /// What the last admission of a layer decided; see [`DeviceTables::plan`].
     ///
     /// # Errors

@@ -23,7 +23,7 @@ struct Page {
 }
 
 /// What can be read of a residency on the device.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceReading {
     /// The generation it is of.
     pub generation: u64,
@@ -82,8 +82,9 @@ impl ReportPage {
         unsafe { AtomicU64::from_ptr(self.pages.first().wrapping_add(offset).cast()) }
     }
 
-    /// The last reading that was asked for, if it is whole. Waits for nothing.
-    pub(super) fn reading(&self) -> Option<DeviceReading> {
+    /// Whether the last reading that was asked for is whole; `reading` is that one then, else it is nothing. Waits for
+    /// nothing; allocates nothing where there was room for one.
+    pub(super) fn read_into(&self, reading: &mut DeviceReading) -> bool {
         let at = std::mem::offset_of!(Page, reading);
         let begun = self.number(at + std::mem::offset_of!(abi::Reading, begun));
         let ended = self.number(at + std::mem::offset_of!(abi::Reading, ended)).load(Ordering::Acquire);
@@ -94,16 +95,15 @@ impl ReportPage {
             let first = (layer * abi::PHASE_COUNT as usize + phase) * count;
             Stats::from_counters(std::array::from_fn(|index| counter(first + index)))
         };
-        let reading = DeviceReading {
-            generation: number(std::mem::offset_of!(abi::Reading, generation)),
-            step: number(std::mem::offset_of!(abi::Reading, step)),
-            digest: number(std::mem::offset_of!(abi::Reading, digest)),
-            resident_count: number(std::mem::offset_of!(abi::Reading, resident_count)),
-            stats: (0..self.layer_count).map(|layer| std::array::from_fn(|phase| of(layer, phase))).collect(),
-        };
+        reading.generation = number(std::mem::offset_of!(abi::Reading, generation));
+        reading.step = number(std::mem::offset_of!(abi::Reading, step));
+        reading.digest = number(std::mem::offset_of!(abi::Reading, digest));
+        reading.resident_count = number(std::mem::offset_of!(abi::Reading, resident_count));
+        reading.stats.clear();
+        reading.stats.extend((0..self.layer_count).map(|layer| std::array::from_fn(|phase| of(layer, phase))));
         // Whatever of it was written by a later reading, that had begun before.
         fence(Ordering::Acquire);
-        (ended > 0 && begun.load(Ordering::Relaxed) == ended).then_some(reading)
+        ended > 0 && begun.load(Ordering::Relaxed) == ended
     }
 
     /// Launches that were refused since this was last asked, or `None`. Waits for nothing.

@@ -346,7 +346,14 @@ impl DeviceTables {
 
     /// The last reading that was asked for, or `None` if there was none or it is being written. Waits for nothing.
     pub fn reading(&self) -> Option<DeviceReading> {
-        self.page.reading()
+        let mut reading = DeviceReading::default();
+        self.read_into(&mut reading).then_some(reading)
+    }
+
+    /// As [`reading`](Self::reading), into one that there is: nothing is allocated once it had as many layers. Whether
+    /// it is one; if not, nothing is to be read of it.
+    pub fn read_into(&self, reading: &mut DeviceReading) -> bool {
+        self.page.read_into(reading)
     }
 
     /// What the last admission of a layer decided. Waits for everything enqueued: for tests and for engines that copy
