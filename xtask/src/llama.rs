@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::native::{Profile, build_library, system_libraries};
 use crate::python::{cmake, python_with_gguf};
-use crate::run::{Outcome, cargo, command, output, root, run, target};
+use crate::run::{Outcome, cargo, command, output, root, run, run_and_read, target};
 
 /// The package that carries llama.cpp's sources. Nothing else of it is used: it is fetched, and never built.
 const PACKAGE: &str = "llama-cpp-sys-2";
@@ -26,12 +26,12 @@ pub(crate) fn example() -> Outcome {
     let decode = |arguments: &[&str], trace: &Path| {
         let mut decode = command(&program);
         decode.arg(&model).args(["--slots", SLOTS]).args(arguments).arg("--trace").arg(trace);
-        shown(&mut decode)
+        run_and_read(&mut decode)
     };
     let replay = |scope: &str, trace: &Path| {
         let mut replay = cargo();
         replay.args(["run", "--quiet", "--package", "ftcache-cli", "--", "replay"]).arg(trace);
-        shown(replay.args(["--slots", SLOTS, "--scope", scope]))
+        run_and_read(replay.args(["--slots", SLOTS, "--scope", scope]))
     };
     let trace = folder.join("prompts.ftr");
     decode(&["--scope", "unified", "--prefill", "parts"], &trace)?;
@@ -93,13 +93,6 @@ fn build(sources: &Path, folder: &Path) -> Outcome<PathBuf> {
     run(command(&tools.cmake).arg("--build").arg(folder).args(["--parallel", &threads]))?;
     println!("built in {:.0} s with {threads} threads", begin.elapsed().as_secs_f64());
     Ok(folder.join("llama_cache"))
-}
-
-/// Runs a command, and shows and returns what it wrote.
-fn shown(command: &mut std::process::Command) -> Outcome<String> {
-    let text = output(command)?;
-    println!("{text}");
-    Ok(text)
 }
 
 /// `1851 hits and 501 misses in 588 steps`, of a text that says so somewhere, with commas between thousands or without.
