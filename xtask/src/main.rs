@@ -7,6 +7,7 @@ mod ctest;
 mod demo;
 mod header;
 mod install;
+mod llama;
 mod native;
 mod python;
 mod run;
@@ -31,6 +32,8 @@ usage: cargo xtask COMMAND
                            fresh
   bench-gpu [ARGUMENTS]    times admission and gathers on a GPU, and flashlib's admission beside them if the Python that
                            FLASHLIB_PYTHON names, or else python3, has it; --help lists the arguments
+  llama-example            builds llama.cpp, which takes minutes the first time, and lets it decode a small model out of the
+                           slots of a cache; then replays the routing that was recorded
   models [--check]         writes testdata/gguf with PyPI's gguf package, or says whether it is fresh
 ";
 
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         ["build-kernels"] => build_kernels::build(),
         ["build-kernels", "--check"] => build_kernels::check(),
         ["bench-gpu", ref rest @ ..] => bench_gpu::bench(rest),
+        ["llama-example"] => llama::example(),
         ["models"] => python::models(false),
         ["models", "--check"] => python::models(true),
         _ => {

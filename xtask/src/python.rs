@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::run::{Outcome, command, find, output, root, run, target};
 
-/// What the model fixtures are written with. NumPy is its one dependency.
+/// What models are written with. NumPy is its one dependency.
 const GGUF: &str = "gguf==0.19.0";
 /// What `ffi-tests` asks for; an older one on the path is passed over.
 const CMAKE_LEAST: (u32, u32) = (3, 21);
@@ -100,11 +100,15 @@ pub(crate) fn nvcc() -> Outcome<(PathBuf, String)> {
     Ok((program, version))
 }
 
+/// A Python that has the package which writes models.
+pub(crate) fn python_with_gguf() -> Outcome<PathBuf> {
+    Ok(environment(&[GGUF])?.join("python"))
+}
+
 /// Writes the model fixtures, or says whether they are what the package writes today.
 pub(crate) fn models(check: bool) -> Outcome {
-    let bin = environment(&[GGUF])?;
     let script = root().join("testdata/gguf/write_models.py");
-    let mut command = command(bin.join("python"));
+    let mut command = command(python_with_gguf()?);
     command.arg(script);
     match check {
         true => run(command.arg("--check")),

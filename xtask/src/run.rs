@@ -50,6 +50,14 @@ pub(crate) fn output(command: &mut Command) -> Outcome<String> {
     }
 }
 
+/// Runs a command, its output shown at its end, and returns that too.
+pub(crate) fn run_and_read(command: &mut Command) -> Outcome<String> {
+    println!("$ {}", shown(command));
+    let text = output(command)?;
+    print!("{text}");
+    Ok(text)
+}
+
 /// The first of some programs that runs with `--version`.
 pub(crate) fn find<'a>(programs: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     programs.into_iter().find(|program| output(command(program).arg("--version")).is_ok())
