@@ -84,6 +84,7 @@
  *         if (status != FTCACHE_STATUS_OK) return status;   // nothing has changed
  *         plan.struct_size = sizeof plan;
  *         status = ftcache_plan_get(cache, &plan);
+ *         if (plan.is_repeat) plan.copy_count = 0;              // the copies were made under the same token before
  *         for (i = 0; status == FTCACHE_STATUS_OK && i < plan.copy_count; i++) {
  *             // In every bank that the layer reads.
  *             if (copy_row(plan.pool, plan.copies[i].slot, plan.layer, plan.copies[i].row) != 0) {
@@ -334,7 +335,7 @@ enum ftcache_strategy
     FTCACHE_STRATEGY_OFFLOAD = 0,
     // On the device those that are fetched, on the CPU the others.
     FTCACHE_STRATEGY_HYBRID = 1,
-    // On the CPU, resident or not: slots serve prefill alone.
+    // On the CPU, resident or not: slots serve prefill alone, and lie in one pool.
     FTCACHE_STRATEGY_CPU = 2,
     // As rates recommend; ftcache_configuration_get has what that is.
     FTCACHE_STRATEGY_MEASURED = 3,
@@ -381,7 +382,7 @@ enum ftcache_fetch_order
   : uint32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-    // The most recently active, ties to the lower id.
+    // Those that a hybrid step routed to most recently, ties to the lower id.
     FTCACHE_FETCH_ORDER_RECENCY = 0,
     // The lowest id.
     FTCACHE_FETCH_ORDER_LOWEST = 1,
@@ -590,7 +591,7 @@ enum ftcache_misses
   : uint32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-    // As the configuration's strategy says.
+    // As the configuration's strategy says, in every phase.
     FTCACHE_MISSES_DEFAULT = 0,
     // All are fetched.
     FTCACHE_MISSES_FETCHED = 1,
@@ -786,7 +787,7 @@ typedef struct ftcache_settings {
     uint32_t no_overlap;
     // An ftcache_admission.
     uint32_t admission;
-    // Banks with rows narrower than this are staged whole. 0 means 256 KiB.
+    // Banks with rows narrower than this are staged whole; 0 means 256 KiB. Refused with FTCACHE_STAGING_NOWHERE.
     uint64_t small_row_bytes;
     // An ftcache_strategy.
     uint32_t strategy;
@@ -1284,7 +1285,8 @@ typedef struct ftcache_plan {
     uint32_t pool;
     // 1 if this plan is open.
     uint32_t is_open;
-    // 1 if this is the answer to an earlier call with the same token: its copies were made then.
+    // 1 if this is the answer to an earlier call with the same token: its copies were made then, and are not to be
+    // made again.
     uint32_t is_repeat;
     // Distinct experts of the step.
     uint32_t distinct_count;
@@ -1302,7 +1304,7 @@ typedef struct ftcache_plan {
     const struct ftcache_run *runs;
     // How many.
     uint64_t run_count;
-    // The experts that are left to the CPU and could have been fetched, most wanted first.
+    // The experts that are left to the CPU, most wanted first.
     const uint32_t *left;
     // How many.
     uint64_t left_count;
@@ -1415,7 +1417,7 @@ typedef struct ftcache_stats {
     uint32_t struct_size;
     // 0.
     uint32_t reserved;
-    // Steps whose rows were copied; one a call, whatever its width.
+    // Steps whose rows were copied, or whose plan is open; one a call, whatever its width.
     uint64_t steps;
     // Routes, duplicates included, absent ones not.
     uint64_t routes;
@@ -1538,7 +1540,7 @@ typedef struct ftcache_device_facts {
     uint32_t driver_version;
     // Compute capability, 10 times the major version and the minor; 0 on the host.
     uint32_t capability;
-    // Bytes of device memory; 0 if that is not known.
+    // Bytes of device memory; 0 on the host.
     uint64_t memory_bytes;
     // Free bytes of it; 0 if that is not known.
     uint64_t free_bytes;
@@ -1894,6 +1896,8 @@ ftcache_status ftcache_load(struct ftcache *cache,
 // Opens the plan of a step, for FTCACHE_DEVICE_NONE: decides as ftcache_load does, writes a slot for each route, and
 // moves nothing. The engine makes the copies of ftcache_plan_get, in every bank, then calls ftcache_commit; or
 // ftcache_abort, if it could not. One plan is open at a time: until then, what would change the residency is refused.
+// A repeat under a step token opens a plan too (is_repeat): its copies were made before, and it is only to be
+// committed; aborting it frees their slots.
 //
 // Touches no device and waits for nothing; allocates nothing if the step is no wider than an earlier one or than the
 // requests of the configuration. slots may be NULL.
@@ -1908,8 +1912,9 @@ ftcache_status ftcache_admit(struct ftcache *cache,
 // Parts a step that is wider than its pool by experts, so that each part fits and each expert is fetched once; a step
 // that fits is one part. Admits nothing. *part_count is set to their number, 0 if no route is present.
 //
-// The parts are loaded (or admitted) one after another, each once the kernels of the one before are enqueued. They
-// hold as long as nothing else is admitted and nothing is freed. Statistics count one step.
+// The parts are loaded (or admitted) one after another, each once the kernels of the one before are enqueued. If
+// something else is admitted or freed between two of them, the rest is right still, but an expert may be fetched
+// again, and statistics count another step.
 //
 // Requires: cache came from ftcache_new; step and routes point to structs of their struct_size, and the memory that
 // routes names is readable as it says; part_count points to a uint32_t.
@@ -1938,7 +1943,8 @@ ftcache_status ftcache_admit_part(struct ftcache *cache,
                                   const struct ftcache_slots *slots);
 
 // Ends a verify step once it is known which drafts were accepted: these experts have been used, and are made the most
-// recent. experts may hold one twice; each must be one that the step routed to. Waits for nothing.
+// recent, by a step number of their own. What was fetched for the others is the first to go after free slots. experts
+// may hold one twice; each must be one that the step routed to. Waits for nothing.
 //
 // Requires: cache came from ftcache_new; experts points to count numbers.
 FTCACHE_MUST_USE
@@ -2017,7 +2023,7 @@ FTCACHE_MUST_USE ftcache_status ftcache_abort(struct ftcache *cache);
 FTCACHE_MUST_USE ftcache_status ftcache_admit_later(struct ftcache *cache, uint64_t most, uint64_t *flight);
 
 // Makes the rows of a flight resident, for FTCACHE_DEVICE_NONE: their copies are done. landed is NULL or set to how
-// many there are; those that were forgotten on their way are not among them.
+// many there are: none of a flight that is not on its way, and none that was forgotten.
 //
 // Requires: cache came from ftcache_new; landed is NULL or points to a number.
 FTCACHE_MUST_USE ftcache_status ftcache_land_flight(struct ftcache *cache, uint64_t flight, uint64_t *landed);
@@ -2133,7 +2139,8 @@ FTCACHE_MUST_USE ftcache_status ftcache_device_chunk_end(struct ftcache *cache, 
 // Requires: cache came from ftcache_new; stream is the device's.
 FTCACHE_MUST_USE ftcache_status ftcache_device_reading_request(struct ftcache *cache, void *stream);
 
-// The last reading that was asked for. Allocates nothing after the first; waits for nothing: is_there is 0 while it is being written.
+// The last reading that was asked for. Allocates nothing after the first; waits for nothing: is_there is 0 while it is
+// being written.
 //
 // Requires: cache came from ftcache_new; reading points to a struct of its struct_size.
 FTCACHE_MUST_USE

@@ -395,7 +395,8 @@ impl Handle {
     }
 }
 
-/// The last reading that was asked for. Allocates nothing after the first; waits for nothing: is_there is 0 while it is being written.
+/// The last reading that was asked for. Allocates nothing after the first; waits for nothing: is_there is 0 while it is
+/// being written.
 ///
 /// # Safety
 ///

@@ -60,7 +60,8 @@ pub struct ftcache_plan {
     pub pool: u32,
     /// 1 if this plan is open.
     pub is_open: u32,
-    /// 1 if this is the answer to an earlier call with the same token: its copies were made then.
+    /// 1 if this is the answer to an earlier call with the same token: its copies were made then, and are not to be
+    /// made again.
     pub is_repeat: u32,
     /// Distinct experts of the step.
     pub distinct_count: u32,
@@ -78,7 +79,7 @@ pub struct ftcache_plan {
     pub runs: *const ftcache_run,
     /// How many.
     pub run_count: u64,
-    /// The experts that are left to the CPU and could have been fetched, most wanted first.
+    /// The experts that are left to the CPU, most wanted first.
     pub left: *const u32,
     /// How many.
     pub left_count: u64,
@@ -368,7 +369,7 @@ pub unsafe extern "C" fn ftcache_admit_later(cache: *mut ftcache, most: u64, fli
 }
 
 /// Makes the rows of a flight resident, for FTCACHE_DEVICE_NONE: their copies are done. landed is NULL or set to how
-/// many there are; those that were forgotten on their way are not among them.
+/// many there are: none of a flight that is not on its way, and none that was forgotten.
 ///
 /// # Safety
 ///

@@ -22,7 +22,7 @@ pub struct ftcache_device_facts {
     pub driver_version: u32,
     /// Compute capability, 10 times the major version and the minor; 0 on the host.
     pub capability: u32,
-    /// Bytes of device memory; 0 if that is not known.
+    /// Bytes of device memory; 0 on the host.
     pub memory_bytes: u64,
     /// Free bytes of it; 0 if that is not known.
     pub free_bytes: u64,

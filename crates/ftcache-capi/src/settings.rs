@@ -61,7 +61,7 @@ pub enum ftcache_strategy {
     Offload = 0,
     /// On the device those that are fetched, on the CPU the others.
     Hybrid = 1,
-    /// On the CPU, resident or not: slots serve prefill alone.
+    /// On the CPU, resident or not: slots serve prefill alone, and lie in one pool.
     Cpu = 2,
     /// As rates recommend; ftcache_configuration_get has what that is.
     Measured = 3,
@@ -90,7 +90,7 @@ pub enum ftcache_fetch_rule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ftcache_fetch_order {
-    /// The most recently active, ties to the lower id.
+    /// Those that a hybrid step routed to most recently, ties to the lower id.
     Recency = 0,
     /// The lowest id.
     Lowest = 1,
@@ -219,7 +219,7 @@ pub struct ftcache_settings {
     pub no_overlap: u32,
     /// An ftcache_admission.
     pub admission: u32,
-    /// Banks with rows narrower than this are staged whole. 0 means 256 KiB.
+    /// Banks with rows narrower than this are staged whole; 0 means 256 KiB. Refused with FTCACHE_STAGING_NOWHERE.
     pub small_row_bytes: u64,
     /// An ftcache_strategy.
     pub strategy: u32,

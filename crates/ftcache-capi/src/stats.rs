@@ -21,7 +21,7 @@ pub struct ftcache_stats {
     pub struct_size: u32,
     /// 0.
     pub reserved: u32,
-    /// Steps whose rows were copied; one a call, whatever its width.
+    /// Steps whose rows were copied, or whose plan is open; one a call, whatever its width.
     pub steps: u64,
     /// Routes, duplicates included, absent ones not.
     pub routes: u64,

@@ -31,7 +31,7 @@ pub enum ftcache_phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ftcache_misses {
-    /// As the configuration's strategy says.
+    /// As the configuration's strategy says, in every phase.
     Default = 0,
     /// All are fetched.
     Fetched = 1,
@@ -213,6 +213,8 @@ pub unsafe extern "C" fn ftcache_load(
 /// Opens the plan of a step, for FTCACHE_DEVICE_NONE: decides as ftcache_load does, writes a slot for each route, and
 /// moves nothing. The engine makes the copies of ftcache_plan_get, in every bank, then calls ftcache_commit; or
 /// ftcache_abort, if it could not. One plan is open at a time: until then, what would change the residency is refused.
+/// A repeat under a step token opens a plan too (is_repeat): its copies were made before, and it is only to be
+/// committed; aborting it frees their slots.
 ///
 /// Touches no device and waits for nothing; allocates nothing if the step is no wider than an earlier one or than the
 /// requests of the configuration. slots may be NULL.
@@ -248,8 +250,9 @@ pub unsafe extern "C" fn ftcache_admit(
 /// Parts a step that is wider than its pool by experts, so that each part fits and each expert is fetched once; a step
 /// that fits is one part. Admits nothing. *part_count is set to their number, 0 if no route is present.
 ///
-/// The parts are loaded (or admitted) one after another, each once the kernels of the one before are enqueued. They
-/// hold as long as nothing else is admitted and nothing is freed. Statistics count one step.
+/// The parts are loaded (or admitted) one after another, each once the kernels of the one before are enqueued. If
+/// something else is admitted or freed between two of them, the rest is right still, but an expert may be fetched
+/// again, and statistics count another step.
 ///
 /// # Safety
 ///
@@ -371,7 +374,8 @@ pub unsafe extern "C" fn ftcache_admit_part(
 }
 
 /// Ends a verify step once it is known which drafts were accepted: these experts have been used, and are made the most
-/// recent. experts may hold one twice; each must be one that the step routed to. Waits for nothing.
+/// recent, by a step number of their own. What was fetched for the others is the first to go after free slots. experts
+/// may hold one twice; each must be one that the step routed to. Waits for nothing.
 ///
 /// # Safety
 ///
