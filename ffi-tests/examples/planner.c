@@ -29,8 +29,8 @@ ftcache_status planned_step(ftcache *cache, const ftcache_step *step, const ftca
     if (status != FTCACHE_STATUS_OK) return status;   // nothing has changed
     plan.struct_size = sizeof plan;
     status = ftcache_plan_get(cache, &plan);
-    if (plan.is_repeat) plan.copy_count = 0;              // the copies were made under the same token before
-    for (i = 0; status == FTCACHE_STATUS_OK && i < plan.copy_count; i++) {
+    if (status != FTCACHE_STATUS_OK) return status;
+    for (i = 0; i < plan.copy_count && !plan.is_repeat; i++) {
         // In every bank that the layer reads.
         if (copy_row(plan.pool, plan.copies[i].slot, plan.layer, plan.copies[i].row) != 0) {
             return ftcache_abort(cache);              // none of these slots is ever taken for a hit

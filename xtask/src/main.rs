@@ -10,6 +10,8 @@ mod install;
 mod llama;
 mod native;
 mod python;
+#[cfg(test)]
+mod requirements;
 mod run;
 mod sanitize;
 mod test;
