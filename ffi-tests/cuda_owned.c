@@ -7,6 +7,45 @@ enum { DISTINCT_MOST = 4, IDS_MOST = 2 * DISTINCT_MOST, GUARD = 64 };
 
 static emulator emulated;
 static cuda driver;
+static int (*to_host_later)(void *, cuda_address, size_t, void *);
+
+// Pinned memory to which the engine's kernels bring what they read: a row of each bank for each route.
+enum { SEEN_ROW = 64 };
+static unsigned char *seen;
+
+// In the place of a kernel: reads the slots of a step on the compute stream, whenever that comes to it.
+static void read_later(ftcache *cache, uint32_t layer, const int32_t *slot, uint32_t count, void *stream) {
+    uint32_t i, bank;
+    for (i = 0; i < count; i++) {
+        for (bank = 0; bank < BANKS; bank++) {
+            const ftcache_slot_span span = span_of(cache, pool_of(layer), bank);
+            const unsigned char *row = (unsigned char *)span.address + (uint64_t)slot[i] * span.stride;
+            unsigned char *target = seen + (i * BANKS + bank) * SEEN_ROW;
+            CUDA(to_host_later(target, (cuda_address)(uintptr_t)row, span.row_bytes, stream));
+        }
+    }
+}
+
+// Nothing is left but that memory.
+static void check_empty(void) {
+    cuda_unpin(&driver, seen);
+    emulator_check_empty(&emulated, 0, 1);
+    cuda_pin(&driver, seen, 4096);
+}
+
+// What it has read by now.
+static void check_seen(uint32_t layer, const int32_t *ids, uint32_t count) {
+    uint32_t i, bank;
+    uint64_t at;
+    for (i = 0; i < count; i++) {
+        for (bank = 0; bank < BANKS; bank++) {
+            const unsigned char *row = seen + (i * BANKS + bank) * SEEN_ROW;
+            for (at = 0; at < row_bytes_of(layer, bank); at++) {
+                CHECK(row[at] == byte_of(layer, bank, (uint32_t)ids[i], at));
+            }
+        }
+    }
+}
 
 static void refused(ftcache_status given, ftcache_status wanted, const char *message, int line) {
     if (given == wanted && strcmp(ftcache_last_error(), message) == 0) return;
@@ -29,8 +68,8 @@ static void destroy_streams(const ftcache_streams *streams) {
     if (streams->copy != NULL) CUDA(driver.stream_destroy(streams->copy));
 }
 
-// Steps with both the reference and the cache, and now and then a slot is forgotten; each slot that a step used is read
-// back once the compute stream is there.
+// Steps with both the reference and the cache, and now and then a slot is forgotten; what each step used is read on the
+// compute stream, and looked at once that is there.
 static void run_steps(ftcache *cache, reference *model, dice *random, const ftcache_streams *streams, uint32_t count) {
     uint32_t step;
     for (step = 0; step < count; step++) {
@@ -52,9 +91,11 @@ static void run_steps(ftcache *cache, reference *model, dice *random, const ftca
         CHECK(emulator_counts_of(&emulated, 0).pageable_copies == pageable_count);
         reference_step(model, layer, ids, id_count, wanted);
         CHECK(memcmp(slot, wanted, id_count * sizeof slot[0]) == 0);
+        read_later(cache, layer, slot, id_count, streams->compute);
         // Several steps may be on their way at once.
         if (dice_below(random, 4) != 0) continue;
         cuda_synchronize(&driver, streams->compute);
+        check_seen(layer, ids, id_count);
         for (i = 0; i < id_count; i++) check_slot(&driver, cache, layer, slot[i], (uint32_t)ids[i]);
     }
     {
@@ -130,7 +171,7 @@ static void slots_are_who_the_reference_says(void) {
             OK(ftcache_check(cache));
             ftcache_free(cache);
             destroy_streams(&streams);
-            emulator_check_empty(&emulated, 0, 1);
+            check_empty();
         }
     }
 }
@@ -154,7 +195,7 @@ static void streams_may_change(void) {
     ftcache_free(cache);
     destroy_streams(&both);
     destroy_streams(&one);
-    emulator_check_empty(&emulated, 0, 1);
+    check_empty();
 }
 
 // Arenas of the engine's: what lies around them stays, and no slot lies elsewhere.
@@ -221,7 +262,7 @@ static void arenas_of_the_engine(void) {
     }
     ftcache_configuration_free(configuration);
     destroy_streams(&streams);
-    emulator_check_empty(&emulated, 0, 1);
+    check_empty();
 }
 
 // Memory that the system may page out: named and refused, or served through a bounce buffer where one is asked for.
@@ -264,7 +305,7 @@ static void pageable_rows(void) {
         ftcache_free(cache);
     }
     destroy_streams(&streams);
-    emulator_check_empty(&emulated, 0, 1);
+    check_empty();
 }
 
 // Pinned by the engine, in parts by the library, and not all of it.
@@ -288,12 +329,12 @@ static void who_pins(void) {
     REFUSED(ftcache_register(cache, memory, 2 * 4096, 0, 4096), HOST,
             "registering 4096 bytes, with 4096 bytes registered: register of 4096 bytes: CUDA_ERROR_OUT_OF_MEMORY (2): "
             "out of memory");
-    CHECK(emulator_counts_of(&emulated, 0).registrations == 1);
+    CHECK(emulator_counts_of(&emulated, 0).registrations == 2);
     // Layer 2 bank 1 from the end of the first page on, in parts of a page.
     fill_rows(2, 1);
     memcpy(memory + 4000, host_rows[2][1], sizeof host_rows[2][1]);
     OK(ftcache_register(cache, memory, 2 * 4096, 0, 4096));
-    CHECK(emulator_counts_of(&emulated, 0).registrations == 3);
+    CHECK(emulator_counts_of(&emulated, 0).registrations == 4);
     rows.base = memory + 4000;
     rows.bytes = sizeof host_rows[2][1];
     rows.stride = HOST_STRIDE;
@@ -312,11 +353,11 @@ static void who_pins(void) {
     }
     ftcache_free(cache);
     // What the engine pinned it unpins.
-    CHECK(emulator_counts_of(&emulated, 0).registrations == 1);
+    CHECK(emulator_counts_of(&emulated, 0).registrations == 2);
     cuda_unpin(&driver, host_rows);
     free(memory);
     destroy_streams(&streams);
-    emulator_check_empty(&emulated, 0, 1);
+    check_empty();
 }
 
 // The engine moved a bank after steps had read it: what lies at the old place is not read any more.
@@ -383,18 +424,13 @@ static void a_bank_that_moved(void) {
     ftcache_free(cache);
     free(memory);
     destroy_streams(&streams);
-    emulator_check_empty(&emulated, 0, 1);
+    check_empty();
 }
 
 // What the engine reads on its stream behind a step is read before the slots go.
 static void nothing_goes_that_is_still_read(void) {
     enum { FREE, REBUILD_COLD, REBUILD_WARM, UNREGISTER, WAYS };
-    int (*to_host_later)(void *, cuda_address, size_t, void *);
-    unsigned char *seen = aligned_alloc(4096, 4096);
     uint32_t way, seed;
-    CHECK(seen != NULL);
-    cuda_symbol(&driver, "cuMemcpyDtoHAsync_v2", &to_host_later);
-    cuda_pin(&driver, seen, 4096);
     for (way = 0; way < WAYS; way++) {
         for (seed = 0; seed < 8; seed++) {
             const ftcache_settings settings = settings_of(12), fewer = settings_of(8);
@@ -407,20 +443,14 @@ static void nothing_goes_that_is_still_read(void) {
             const ftcache_step step = step_of(1);
             const ftcache_routes routes = routes_of(ids, 3);
             const ftcache_slots slots = slots_of(slot);
-            ftcache_slot_span span;
             SIZED(ftcache_rebuild_report, report);
-            uint64_t at;
             uint32_t i;
             emulated.set_seed(0, seed);
             OK(ftcache_register(cache, host_rows, sizeof host_rows, 0, 0));
             attach_all(cache);
             OK(ftcache_load(cache, &step, &routes, &streams, &slots));
-            span = span_of(cache, 0, 0);
             memset(seen, 0, 4096);
-            for (i = 0; i < 3; i++) {
-                const unsigned char *row = (unsigned char *)span.address + (uint64_t)slot[i] * span.stride;
-                CUDA(to_host_later(seen + i * 64, (cuda_address)(uintptr_t)row, span.row_bytes, streams.compute));
-            }
+            read_later(cache, 1, slot, 3, streams.compute);
             CHECK(emulator_counts_of(&emulated, 0).queued > 0);
             if (way == UNREGISTER) OK(ftcache_unregister(cache, host_rows));
             if (way == REBUILD_COLD || way == REBUILD_WARM) {
@@ -434,23 +464,21 @@ static void nothing_goes_that_is_still_read(void) {
             if (way == UNREGISTER) memset(host_rows, 0xEE, sizeof host_rows);
             ftcache_free(cache);
             CHECK(emulator_counts_of(&emulated, 0).queued == 0);
-            for (i = 0; i < 3; i++) {
-                for (at = 0; at < span.row_bytes; at++) CHECK(seen[i * 64 + at] == byte_of(1, 0, (uint32_t)ids[i], at));
-            }
+            check_seen(1, ids, 3);
             ftcache_configuration_free(smaller);
             destroy_streams(&streams);
-            CHECK(emulator_counts_of(&emulated, 0).registrations == 1);
-            emulator_check(&emulated, 0);
+            check_empty();
         }
     }
-    cuda_unpin(&driver, seen);
-    free(seen);
-    emulator_check_empty(&emulated, 0, 1);
 }
 
 int main(void) {
     emulated = emulator_open();
     driver = cuda_open();
+    cuda_symbol(&driver, "cuMemcpyDtoHAsync_v2", &to_host_later);
+    seen = aligned_alloc(4096, 4096);
+    CHECK(seen != NULL);
+    cuda_pin(&driver, seen, 4096);
     slots_are_who_the_reference_says();
     streams_may_change();
     arenas_of_the_engine();
@@ -458,6 +486,8 @@ int main(void) {
     who_pins();
     a_bank_that_moved();
     nothing_goes_that_is_still_read();
+    cuda_unpin(&driver, seen);
+    free(seen);
     cuda_close(&driver, NULL, NULL);
     return 0;
 }
