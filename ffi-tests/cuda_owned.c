@@ -427,9 +427,9 @@ static void a_bank_that_moved(void) {
     check_empty();
 }
 
-// What the engine reads on its stream behind a step is read before the slots go.
+// What the engine reads on its stream behind a step is read before the slots go, and rows before they are let go.
 static void nothing_goes_that_is_still_read(void) {
-    enum { FREE, REBUILD_COLD, REBUILD_WARM, UNREGISTER, WAYS };
+    enum { FREE, REBUILD_COLD, REBUILD_WARM, UNREGISTER, ATTACH, WAYS };
     uint32_t way, seed;
     for (way = 0; way < WAYS; way++) {
         for (seed = 0; seed < 8; seed++) {
@@ -449,7 +449,7 @@ static void nothing_goes_that_is_still_read(void) {
             OK(ftcache_register(cache, host_rows, sizeof host_rows, 0, 0));
             attach_all(cache);
             OK(ftcache_load(cache, &step, &routes, &streams, &slots));
-            memset(seen, 0, 4096);
+            memset(seen, 0, 2048);
             read_later(cache, 1, slot, 3, streams.compute);
             CHECK(emulator_counts_of(&emulated, 0).queued > 0);
             if (way == UNREGISTER) OK(ftcache_unregister(cache, host_rows));
@@ -460,6 +460,17 @@ static void nothing_goes_that_is_still_read(void) {
                 CHECK(stats_of(cache).hits == report.kept && stats_of(cache).misses == 3 - report.kept);
                 OK(ftcache_synchronize(cache));
                 for (i = 0; i < 3; i++) check_slot(&driver, cache, 1, slot[i], (uint32_t)ids[i]);
+            }
+            if (way == ATTACH) {
+                uint32_t bank;
+                for (bank = 0; bank < BANKS; bank++) {
+                    SIZED(ftcache_host_rows, rows);
+                    rows.base = seen + 2048 + bank * 1024;
+                    rows.stride = HOST_STRIDE;
+                    rows.bytes = sizeof host_rows[1][bank];
+                    OK(ftcache_attach(cache, 1, bank, &rows));
+                    memset(host_rows[1][bank], 0xEE, sizeof host_rows[1][bank]);
+                }
             }
             if (way == UNREGISTER) memset(host_rows, 0xEE, sizeof host_rows);
             ftcache_free(cache);
