@@ -198,6 +198,33 @@ static void streams_may_change(void) {
     check_empty();
 }
 
+// Of each pool so many are residents still, the most recent.
+static void check_most_recent(ftcache *cache, reference *model, uint32_t wide, uint32_t narrow,
+                              const ftcache_streams *streams) {
+    uint32_t pool, i, slot;
+    for (pool = 0; pool < POOLS; pool++) {
+        for (i = 0; i < (pool == 0 ? wide : narrow); i++) {
+            const ftcache_stats before = stats_of(cache);
+            uint32_t latest = 0;
+            for (slot = 1; slot < model->slot_counts[pool]; slot++) {
+                if (model->slots[pool][slot].stamp > model->slots[pool][latest].stamp) latest = slot;
+            }
+            {
+                const ftcache_step what = step_of(model->slots[pool][latest].layer);
+                const int32_t id = (int32_t)model->slots[pool][latest].expert;
+                int32_t found = -7;
+                const ftcache_routes routes = routes_of(&id, 1);
+                const ftcache_slots slots = slots_of(&found);
+                OK(ftcache_load(cache, &what, &routes, streams, &slots));
+                CHECK(stats_of(cache).hits == before.hits + 1);
+                cuda_synchronize(&driver, streams->compute);
+                check_slot(&driver, cache, what.layer, found, (uint32_t)id);
+            }
+            model->slots[pool][latest].stamp = 0;
+        }
+    }
+}
+
 // Arenas of the engine's: what lies around them stays, and no slot lies elsewhere.
 static void arenas_of_the_engine(void) {
     const ftcache_settings settings = padded(16, 0, 32);
@@ -252,6 +279,27 @@ static void arenas_of_the_engine(void) {
     attach_all(cache);
     run_steps(cache, &model, &random, &streams, 200);
     check_arenas(cache, &model, &settings);
+    // Fewer slots lie in the same memory, and more than it holds are refused.
+    {
+        ftcache_settings other = settings;
+        ftcache_configuration *fewer, *more;
+        const uint64_t allocated = emulator_counts_of(&emulated, 0).allocated_bytes;
+        SIZED(ftcache_rebuild_report, report);
+        other.slot_count = 9;
+        fewer = configuration_of(&other);
+        other.slot_count = 13;
+        more = configuration_of(&other);
+        REFUSED(ftcache_rebuild(cache, more, 1, UINT64_MAX, &report), INVALID_ARGUMENT,
+                "bank 0: the slots take 560 bytes; the memory for them has 512");
+        check_arenas(cache, &model, &settings);
+        OK(ftcache_rebuild(cache, fewer, 1, UINT64_MAX, &report));
+        CHECK(report.rebuilt == FTCACHE_REBUILT_IN_PLACE && report.kept == 9);
+        CHECK(emulator_counts_of(&emulated, 0).allocated_bytes == allocated);
+        CHECK(span_of(cache, 0, 0).address == arenas[0].address && span_of(cache, 0, 0).slot_count == 4);
+        check_most_recent(cache, &model, 4, 5, &streams);
+        ftcache_configuration_free(fewer);
+        ftcache_configuration_free(more);
+    }
     ftcache_free(cache);
     for (bank = 0; bank < BANKS; bank++) {
         cuda_read(&driver, found, memory[bank], GUARD);
