@@ -138,6 +138,8 @@ static void check_stats_equal(ftcache *cache, ftcache *twin) {
 // One graph for all tokens, launched with new routes in the same buffer; the twin loads the same ones. Every so often
 // the residency comes to the host and goes back, and the graph stays good.
 static void replays_equal_loads(void) {
+    const ftcache_settings draft = device_settings(8);
+    const ftcache_config config = cuda_config(0);
     uint64_t seed;
     for (seed = 1; seed <= 3; seed++) {
         void *stream = cuda_stream(&driver), *graph;
@@ -167,6 +169,13 @@ static void replays_equal_loads(void) {
                 CHECK(reading.step == report.step);
                 OK(ftcache_report_get(cache, &report));
                 CHECK(report.is_in_device_mode == 1);
+            }
+            // Another handle on the device comes and goes, and with it its kernels.
+            {
+                ftcache *other = cache_of(configuration_of(&draft), &config);
+                attach_all(other);
+                enter(other, 2);
+                ftcache_free(other);
             }
             OK(ftcache_device_leave(cache));
             CHECK(digest_of(cache) == digest_of(twin));

@@ -7,6 +7,45 @@ enum { DISTINCT_MOST = 4, IDS_MOST = 2 * DISTINCT_MOST, GUARD = 64 };
 
 static emulator emulated;
 static cuda driver;
+static int (*to_host_later)(void *, cuda_address, size_t, void *);
+
+// Pinned memory to which the engine's kernels bring what they read: a row of each bank for each route.
+enum { SEEN_ROW = 64 };
+static unsigned char *seen;
+
+// In the place of a kernel: reads the slots of a step on the compute stream, whenever that comes to it.
+static void read_later(ftcache *cache, uint32_t layer, const int32_t *slot, uint32_t count, void *stream) {
+    uint32_t i, bank;
+    for (i = 0; i < count; i++) {
+        for (bank = 0; bank < BANKS; bank++) {
+            const ftcache_slot_span span = span_of(cache, pool_of(layer), bank);
+            const unsigned char *row = (unsigned char *)span.address + (uint64_t)slot[i] * span.stride;
+            unsigned char *target = seen + (i * BANKS + bank) * SEEN_ROW;
+            CUDA(to_host_later(target, (cuda_address)(uintptr_t)row, span.row_bytes, stream));
+        }
+    }
+}
+
+// Nothing is left but that memory.
+static void check_empty(void) {
+    cuda_unpin(&driver, seen);
+    emulator_check_empty(&emulated, 0, 1);
+    cuda_pin(&driver, seen, 4096);
+}
+
+// What it has read by now.
+static void check_seen(uint32_t layer, const int32_t *ids, uint32_t count) {
+    uint32_t i, bank;
+    uint64_t at;
+    for (i = 0; i < count; i++) {
+        for (bank = 0; bank < BANKS; bank++) {
+            const unsigned char *row = seen + (i * BANKS + bank) * SEEN_ROW;
+            for (at = 0; at < row_bytes_of(layer, bank); at++) {
+                CHECK(row[at] == byte_of(layer, bank, (uint32_t)ids[i], at));
+            }
+        }
+    }
+}
 
 static ftcache_streams new_streams(int with_copy) {
     SIZED(ftcache_streams, streams);
@@ -20,8 +59,8 @@ static void destroy_streams(const ftcache_streams *streams) {
     if (streams->copy != NULL) CUDA(driver.stream_destroy(streams->copy));
 }
 
-// Steps with both the reference and the cache, and now and then a slot is forgotten; each slot that a step used is read
-// back once the compute stream is there.
+// Steps with both the reference and the cache, and now and then a slot is forgotten; what each step used is read on the
+// compute stream, and looked at once that is there.
 static void run_steps(ftcache *cache, reference *model, dice *random, const ftcache_streams *streams, uint32_t count) {
     uint32_t step;
     for (step = 0; step < count; step++) {
@@ -43,9 +82,11 @@ static void run_steps(ftcache *cache, reference *model, dice *random, const ftca
         CHECK(emulator_counts_of(&emulated, 0).pageable_copies == pageable_count);
         reference_step(model, layer, ids, id_count, wanted);
         CHECK(memcmp(slot, wanted, id_count * sizeof slot[0]) == 0);
+        read_later(cache, layer, slot, id_count, streams->compute);
         // Several steps may be on their way at once.
         if (dice_below(random, 4) != 0) continue;
         cuda_synchronize(&driver, streams->compute);
+        check_seen(layer, ids, id_count);
         for (i = 0; i < id_count; i++) check_slot(&driver, cache, layer, slot[i], (uint32_t)ids[i]);
     }
     {
@@ -121,7 +162,7 @@ static void slots_are_who_the_reference_says(void) {
             OK(ftcache_check(cache));
             ftcache_free(cache);
             destroy_streams(&streams);
-            emulator_check_empty(&emulated, 0, 1);
+            check_empty();
         }
     }
 }
@@ -145,7 +186,34 @@ static void streams_may_change(void) {
     ftcache_free(cache);
     destroy_streams(&both);
     destroy_streams(&one);
-    emulator_check_empty(&emulated, 0, 1);
+    check_empty();
+}
+
+// Of each pool so many are residents still, the most recent.
+static void check_most_recent(ftcache *cache, reference *model, uint32_t wide, uint32_t narrow,
+                              const ftcache_streams *streams) {
+    uint32_t pool, i, slot;
+    for (pool = 0; pool < POOLS; pool++) {
+        for (i = 0; i < (pool == 0 ? wide : narrow); i++) {
+            const ftcache_stats before = stats_of(cache);
+            uint32_t latest = 0;
+            for (slot = 1; slot < model->slot_counts[pool]; slot++) {
+                if (model->slots[pool][slot].stamp > model->slots[pool][latest].stamp) latest = slot;
+            }
+            {
+                const ftcache_step what = step_of(model->slots[pool][latest].layer);
+                const int32_t id = (int32_t)model->slots[pool][latest].expert;
+                int32_t found = -7;
+                const ftcache_routes routes = routes_of(&id, 1);
+                const ftcache_slots slots = slots_of(&found);
+                OK(ftcache_load(cache, &what, &routes, streams, &slots));
+                CHECK(stats_of(cache).hits == before.hits + 1);
+                cuda_synchronize(&driver, streams->compute);
+                check_slot(&driver, cache, what.layer, found, (uint32_t)id);
+            }
+            model->slots[pool][latest].stamp = 0;
+        }
+    }
 }
 
 // Arenas of the engine's: what lies around them stays, and no slot lies elsewhere.
@@ -203,6 +271,27 @@ static void arenas_of_the_engine(void) {
     attach_all(cache);
     run_steps(cache, &model, &random, &streams, 200);
     check_arenas(cache, &model, &settings);
+    // Fewer slots lie in the same memory, and more than it holds are refused.
+    {
+        ftcache_settings other = settings;
+        ftcache_configuration *fewer, *more;
+        const uint64_t allocated = emulator_counts_of(&emulated, 0).allocated_bytes;
+        SIZED(ftcache_rebuild_report, report);
+        other.slot_count = 9;
+        fewer = configuration_of(&other);
+        other.slot_count = 13;
+        more = configuration_of(&other);
+        REFUSED(ftcache_rebuild(cache, more, 1, UINT64_MAX, &report), INVALID_ARGUMENT,
+                "bank 0: the slots take 560 bytes; the memory for them has 512");
+        check_arenas(cache, &model, &settings);
+        OK(ftcache_rebuild(cache, fewer, 1, UINT64_MAX, &report));
+        CHECK(report.rebuilt == FTCACHE_REBUILT_IN_PLACE && report.kept == 9);
+        CHECK(emulator_counts_of(&emulated, 0).allocated_bytes == allocated);
+        CHECK(span_of(cache, 0, 0).address == arenas[0].address && span_of(cache, 0, 0).slot_count == 4);
+        check_most_recent(cache, &model, 4, 5, &streams);
+        ftcache_configuration_free(fewer);
+        ftcache_configuration_free(more);
+    }
     ftcache_free(cache);
     for (bank = 0; bank < BANKS; bank++) {
         cuda_read(&driver, found, memory[bank], GUARD);
@@ -213,7 +302,7 @@ static void arenas_of_the_engine(void) {
     }
     ftcache_configuration_free(configuration);
     destroy_streams(&streams);
-    emulator_check_empty(&emulated, 0, 1);
+    check_empty();
 }
 
 // Memory that the system may page out: named and refused, or served through a bounce buffer where one is asked for.
@@ -256,7 +345,7 @@ static void pageable_rows(void) {
         ftcache_free(cache);
     }
     destroy_streams(&streams);
-    emulator_check_empty(&emulated, 0, 1);
+    check_empty();
 }
 
 // Pinned by the engine, in parts by the library, and not all of it.
@@ -280,12 +369,12 @@ static void who_pins(void) {
     REFUSED(ftcache_register(cache, memory, 2 * 4096, 0, 4096), HOST,
             "registering 4096 bytes, with 4096 bytes registered: register of 4096 bytes: CUDA_ERROR_OUT_OF_MEMORY (2): "
             "out of memory");
-    CHECK(emulator_counts_of(&emulated, 0).registrations == 1);
+    CHECK(emulator_counts_of(&emulated, 0).registrations == 2);
     // Layer 2 bank 1 from the end of the first page on, in parts of a page.
     fill_rows(2, 1);
     memcpy(memory + 4000, host_rows[2][1], sizeof host_rows[2][1]);
     OK(ftcache_register(cache, memory, 2 * 4096, 0, 4096));
-    CHECK(emulator_counts_of(&emulated, 0).registrations == 3);
+    CHECK(emulator_counts_of(&emulated, 0).registrations == 4);
     rows.base = memory + 4000;
     rows.bytes = sizeof host_rows[2][1];
     rows.stride = HOST_STRIDE;
@@ -304,11 +393,11 @@ static void who_pins(void) {
     }
     ftcache_free(cache);
     // What the engine pinned it unpins.
-    CHECK(emulator_counts_of(&emulated, 0).registrations == 1);
+    CHECK(emulator_counts_of(&emulated, 0).registrations == 2);
     cuda_unpin(&driver, host_rows);
     free(memory);
     destroy_streams(&streams);
-    emulator_check_empty(&emulated, 0, 1);
+    check_empty();
 }
 
 // The engine moved a bank after steps had read it: what lies at the old place is not read any more.
@@ -375,18 +464,13 @@ static void a_bank_that_moved(void) {
     ftcache_free(cache);
     free(memory);
     destroy_streams(&streams);
-    emulator_check_empty(&emulated, 0, 1);
+    check_empty();
 }
 
-// What the engine reads on its stream behind a step is read before the slots go.
+// What the engine reads on its stream behind a step is read before the slots go, and rows before they are let go.
 static void nothing_goes_that_is_still_read(void) {
-    enum { FREE, REBUILD_COLD, REBUILD_WARM, UNREGISTER, WAYS };
-    int (*to_host_later)(void *, cuda_address, size_t, void *);
-    unsigned char *seen = aligned_alloc(4096, 4096);
+    enum { FREE, REBUILD_COLD, REBUILD_WARM, UNREGISTER, ATTACH, WAYS };
     uint32_t way, seed;
-    CHECK(seen != NULL);
-    cuda_symbol(&driver, "cuMemcpyDtoHAsync_v2", &to_host_later);
-    cuda_pin(&driver, seen, 4096);
     for (way = 0; way < WAYS; way++) {
         for (seed = 0; seed < 8; seed++) {
             const ftcache_settings settings = settings_of(12), fewer = settings_of(8);
@@ -399,20 +483,14 @@ static void nothing_goes_that_is_still_read(void) {
             const ftcache_step step = step_of(1);
             const ftcache_routes routes = routes_of(ids, 3);
             const ftcache_slots slots = slots_of(slot);
-            ftcache_slot_span span;
             SIZED(ftcache_rebuild_report, report);
-            uint64_t at;
             uint32_t i;
             emulated.set_seed(0, seed);
             OK(ftcache_register(cache, host_rows, sizeof host_rows, 0, 0));
             attach_all(cache);
             OK(ftcache_load(cache, &step, &routes, &streams, &slots));
-            span = span_of(cache, 0, 0);
-            memset(seen, 0, 4096);
-            for (i = 0; i < 3; i++) {
-                const unsigned char *row = (unsigned char *)span.address + (uint64_t)slot[i] * span.stride;
-                CUDA(to_host_later(seen + i * 64, (cuda_address)(uintptr_t)row, span.row_bytes, streams.compute));
-            }
+            memset(seen, 0, 2048);
+            read_later(cache, 1, slot, 3, streams.compute);
             CHECK(emulator_counts_of(&emulated, 0).queued > 0);
             if (way == UNREGISTER) OK(ftcache_unregister(cache, host_rows));
             if (way == REBUILD_COLD || way == REBUILD_WARM) {
@@ -423,26 +501,35 @@ static void nothing_goes_that_is_still_read(void) {
                 OK(ftcache_synchronize(cache));
                 for (i = 0; i < 3; i++) check_slot(&driver, cache, 1, slot[i], (uint32_t)ids[i]);
             }
+            if (way == ATTACH) {
+                uint32_t bank;
+                for (bank = 0; bank < BANKS; bank++) {
+                    SIZED(ftcache_host_rows, rows);
+                    rows.base = seen + 2048 + bank * 1024;
+                    rows.stride = HOST_STRIDE;
+                    rows.bytes = sizeof host_rows[1][bank];
+                    OK(ftcache_attach(cache, 1, bank, &rows));
+                    memset(host_rows[1][bank], 0xEE, sizeof host_rows[1][bank]);
+                }
+            }
             if (way == UNREGISTER) memset(host_rows, 0xEE, sizeof host_rows);
             ftcache_free(cache);
             CHECK(emulator_counts_of(&emulated, 0).queued == 0);
-            for (i = 0; i < 3; i++) {
-                for (at = 0; at < span.row_bytes; at++) CHECK(seen[i * 64 + at] == byte_of(1, 0, (uint32_t)ids[i], at));
-            }
+            check_seen(1, ids, 3);
             ftcache_configuration_free(smaller);
             destroy_streams(&streams);
-            CHECK(emulator_counts_of(&emulated, 0).registrations == 1);
-            emulator_check(&emulated, 0);
+            check_empty();
         }
     }
-    cuda_unpin(&driver, seen);
-    free(seen);
-    emulator_check_empty(&emulated, 0, 1);
 }
 
 int main(void) {
     emulated = emulator_open();
     driver = cuda_open();
+    cuda_symbol(&driver, "cuMemcpyDtoHAsync_v2", &to_host_later);
+    seen = aligned_alloc(4096, 4096);
+    CHECK(seen != NULL);
+    cuda_pin(&driver, seen, 4096);
     slots_are_who_the_reference_says();
     streams_may_change();
     arenas_of_the_engine();
@@ -450,6 +537,8 @@ int main(void) {
     who_pins();
     a_bank_that_moved();
     nothing_goes_that_is_still_read();
+    cuda_unpin(&driver, seen);
+    free(seen);
     cuda_close(&driver, NULL, NULL);
     return 0;
 }
