@@ -224,18 +224,6 @@ static ftcache_settings staged_settings(void) {
     return settings;
 }
 
-static ftcache_streams new_streams(void) {
-    SIZED(ftcache_streams, streams);
-    streams.compute = cuda_stream(&driver);
-    streams.copy = cuda_stream(&driver);
-    return streams;
-}
-
-static void destroy_streams(const ftcache_streams *streams) {
-    CUDA(driver.stream_destroy(streams->compute));
-    CUDA(driver.stream_destroy(streams->copy));
-}
-
 // Plans are told, drafts accepted and steps parted without allocating once there was one as wide.
 static void warm_up(ftcache *cache, const ftcache_streams *streams) {
     const int32_t all[EXPERTS] = {0, 1, 2, 3, 4, 5, 6, 7}, apart[] = {0, 2, 4, 6};
@@ -270,7 +258,7 @@ static void warm_up(ftcache *cache, const ftcache_streams *streams) {
 static void steps_of_the_host(void) {
     const ftcache_settings settings = staged_settings();
     ftcache_config config = cuda_config(0);
-    const ftcache_streams streams = new_streams();
+    const ftcache_streams streams = cuda_streams(&driver, 1);
     ftcache_configuration *configuration = configuration_of(&settings);
     ftcache *cache = NULL;
     dice random = {81};
@@ -319,7 +307,7 @@ static void steps_of_the_host(void) {
     OK(ftcache_synchronize(cache));
     ftcache_free(cache);
     ftcache_configuration_free(configuration);
-    destroy_streams(&streams);
+    cuda_destroy_streams(&driver, &streams);
     emulator_check_empty(&emulated, 0, 1);
 }
 
@@ -367,7 +355,7 @@ static void steps_of_a_planner(void) {
 static void chunks_of_the_host(void) {
     const ftcache_settings settings = staged_settings();
     const ftcache_config config = cuda_config(0);
-    const ftcache_streams streams = new_streams();
+    const ftcache_streams streams = cuda_streams(&driver, 1);
     ftcache_configuration *configuration = configuration_of(&settings);
     ftcache *cache = NULL;
     uint32_t turn, layer;
@@ -398,7 +386,7 @@ static void chunks_of_the_host(void) {
     }
     ftcache_free(cache);
     ftcache_configuration_free(configuration);
-    destroy_streams(&streams);
+    cuda_destroy_streams(&driver, &streams);
     emulator_check_empty(&emulated, 0, 1);
 }
 

@@ -29,18 +29,6 @@ static call_counts calls_now(void) {
     return now;
 }
 
-static ftcache_streams new_streams(void) {
-    SIZED(ftcache_streams, streams);
-    streams.compute = cuda_stream(&driver);
-    streams.copy = cuda_stream(&driver);
-    return streams;
-}
-
-static void destroy_streams(const ftcache_streams *streams) {
-    CUDA(driver.stream_destroy(streams->compute));
-    CUDA(driver.stream_destroy(streams->copy));
-}
-
 static void *current_context(void) {
     void *context = NULL;
     CUDA(driver.context_get_current(&context));
@@ -118,7 +106,7 @@ static void every_call_of_a_load_may_fail(void) {
     for (in_batches = 0; in_batches < 2; in_batches++) {
         const ftcache_settings settings = settings_of(12);
         ftcache_config config = cuda_config(0);
-        const ftcache_streams streams = new_streams();
+        const ftcache_streams streams = cuda_streams(&driver, 1);
         ftcache *cache;
         call_counts before, after;
         uint32_t call, failed = 0;
@@ -148,7 +136,7 @@ static void every_call_of_a_load_may_fail(void) {
         CHECK(after.of[0] - before.of[0] == (in_batches ? 0 : 4) && after.of[3] - before.of[3] == in_batches);
         CHECK(failed > 10);
         ftcache_free(cache);
-        destroy_streams(&streams);
+        cuda_destroy_streams(&driver, &streams);
         emulator_check_empty(&emulated, 0, 1);
     }
 }
@@ -229,7 +217,7 @@ static void batches_that_do_not_work(void) {
     for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const ftcache_settings settings = settings_of(12);
         ftcache_config config = cuda_config(0);
-        const ftcache_streams streams = new_streams();
+        const ftcache_streams streams = cuda_streams(&driver, 1);
         char warning[512] = "", text[4096];
         ftcache *cache;
         const int32_t ids[] = {6, 2, 7};
@@ -263,7 +251,7 @@ static void batches_that_do_not_work(void) {
         OK(ftcache_synchronize(cache));
         for (each = 0; each < 3; each++) check_slot(&driver, cache, 1, slot[each], (uint32_t)ids[each]);
         ftcache_free(cache);
-        destroy_streams(&streams);
+        cuda_destroy_streams(&driver, &streams);
         emulated.set_batch(0, BATCH_RIGHT, 0);
         emulator_check_empty(&emulated, 0, 1);
     }
@@ -329,7 +317,7 @@ static int one_failing_chunk(ftcache *cache, const ftcache_streams *streams, uin
 
 static void every_call_of_a_chunk_may_fail(void) {
     const ftcache_config config = cuda_config(0);
-    const ftcache_streams streams = new_streams();
+    const ftcache_streams streams = cuda_streams(&driver, 1);
     ftcache_settings settings = settings_of(24);
     ftcache *cache;
     uint32_t fails, call, failed = 0;
@@ -355,7 +343,7 @@ static void every_call_of_a_chunk_may_fail(void) {
     }
     CHECK(failed > 20);
     ftcache_free(cache);
-    destroy_streams(&streams);
+    cuda_destroy_streams(&driver, &streams);
     emulator_check_empty(&emulated, 0, 1);
 }
 
@@ -493,7 +481,7 @@ static void lost(ftcache_status status, const char *operation) {
 static void a_device_that_is_lost(void) {
     const ftcache_settings settings = settings_of(12);
     const ftcache_config config = cuda_config(1), other_config = cuda_config(0);
-    const ftcache_streams streams = new_streams();
+    const ftcache_streams streams = cuda_streams(&driver, 1);
     cuda second = cuda_open_at(1);
     ftcache *cache = cache_of(configuration_of(&settings), &config), *other;
     const int32_t ids[] = {3, 5, 2};
@@ -533,7 +521,7 @@ static void a_device_that_is_lost(void) {
     OK(ftcache_synchronize(other));
     for (i = 0; i < 3; i++) check_slot(&driver, other, 1, slot[i], (uint32_t)ids[i]);
     ftcache_free(other);
-    destroy_streams(&streams);
+    cuda_destroy_streams(&driver, &streams);
     emulator_check_empty(&emulated, 0, 1);
     emulator_check(&emulated, 1);
 }

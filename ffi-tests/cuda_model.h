@@ -145,4 +145,17 @@ static inline uint32_t random_ids(dice *random, uint32_t distinct_most, int32_t 
     return count;
 }
 
+// Streams of the caller's, with one of their own for copies or without.
+static inline ftcache_streams cuda_streams(cuda *driver, int with_copy) {
+    SIZED(ftcache_streams, streams);
+    streams.compute = cuda_stream(driver);
+    if (with_copy) streams.copy = cuda_stream(driver);
+    return streams;
+}
+
+static inline void cuda_destroy_streams(cuda *driver, const ftcache_streams *streams) {
+    CUDA(driver->stream_destroy(streams->compute));
+    if (streams->copy != NULL) CUDA(driver->stream_destroy(streams->copy));
+}
+
 #endif

@@ -47,18 +47,6 @@ static void check_seen(uint32_t layer, const int32_t *ids, uint32_t count) {
     }
 }
 
-static ftcache_streams new_streams(int with_copy) {
-    SIZED(ftcache_streams, streams);
-    streams.compute = cuda_stream(&driver);
-    if (with_copy) streams.copy = cuda_stream(&driver);
-    return streams;
-}
-
-static void destroy_streams(const ftcache_streams *streams) {
-    CUDA(driver.stream_destroy(streams->compute));
-    if (streams->copy != NULL) CUDA(driver.stream_destroy(streams->copy));
-}
-
 // Steps with both the reference and the cache, and now and then a slot is forgotten; what each step used is read on the
 // compute stream, and looked at once that is there.
 static void run_steps(ftcache *cache, reference *model, dice *random, const ftcache_streams *streams, uint32_t count) {
@@ -149,7 +137,7 @@ static void slots_are_who_the_reference_says(void) {
     for (i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
         for (with_copy = 0; with_copy < 2; with_copy++) {
             const ftcache_config config = cuda_config(0);
-            const ftcache_streams streams = new_streams((int)with_copy);
+            const ftcache_streams streams = cuda_streams(&driver, with_copy != 0);
             ftcache *cache = cache_of(configuration_of(&layouts[i]), &config);
             dice random = {1 + i * 2 + with_copy};
             reference model = reference_of(cache);
@@ -161,7 +149,7 @@ static void slots_are_who_the_reference_says(void) {
             check_arenas(cache, &model, &layouts[i]);
             OK(ftcache_check(cache));
             ftcache_free(cache);
-            destroy_streams(&streams);
+            cuda_destroy_streams(&driver, &streams);
             check_empty();
         }
     }
@@ -171,7 +159,7 @@ static void slots_are_who_the_reference_says(void) {
 static void streams_may_change(void) {
     const ftcache_settings settings = padded(0, 0, 0);
     const ftcache_config config = cuda_config(0);
-    const ftcache_streams both = new_streams(1), one = new_streams(0);
+    const ftcache_streams both = cuda_streams(&driver, 1), one = cuda_streams(&driver, 0);
     SIZED(ftcache_streams, none);
     ftcache *cache = cache_of(configuration_of(&settings), &config);
     dice random = {77};
@@ -184,8 +172,8 @@ static void streams_may_change(void) {
     }
     check_arenas(cache, &model, &settings);
     ftcache_free(cache);
-    destroy_streams(&both);
-    destroy_streams(&one);
+    cuda_destroy_streams(&driver, &both);
+    cuda_destroy_streams(&driver, &one);
     check_empty();
 }
 
@@ -220,7 +208,7 @@ static void check_most_recent(ftcache *cache, reference *model, uint32_t wide, u
 static void arenas_of_the_engine(void) {
     const ftcache_settings settings = padded(16, 0, 32);
     ftcache_configuration *configuration = configuration_of(&settings);
-    const ftcache_streams streams = new_streams(1);
+    const ftcache_streams streams = cuda_streams(&driver, 1);
     ftcache_config config = cuda_config(0);
     ftcache_arena arenas[BANKS];
     unsigned char *memory[BANKS], guard[GUARD], found[GUARD];
@@ -301,14 +289,14 @@ static void arenas_of_the_engine(void) {
         CUDA(driver.free_memory((cuda_address)(uintptr_t)memory[bank]));
     }
     ftcache_configuration_free(configuration);
-    destroy_streams(&streams);
+    cuda_destroy_streams(&driver, &streams);
     check_empty();
 }
 
 // Memory that the system may page out: named and refused, or served through a bounce buffer where one is asked for.
 static void pageable_rows(void) {
     const ftcache_settings settings = padded(0, 0, 0);
-    const ftcache_streams streams = new_streams(1);
+    const ftcache_streams streams = cuda_streams(&driver, 1);
     ftcache_config config = cuda_config(0);
     ftcache *cache = cache_of(configuration_of(&settings), &config);
     SIZED(ftcache_host_rows, rows);
@@ -344,7 +332,7 @@ static void pageable_rows(void) {
         check_arenas(cache, &model, &settings);
         ftcache_free(cache);
     }
-    destroy_streams(&streams);
+    cuda_destroy_streams(&driver, &streams);
     check_empty();
 }
 
@@ -352,7 +340,7 @@ static void pageable_rows(void) {
 static void who_pins(void) {
     const ftcache_settings settings = padded(0, 0, 0);
     const ftcache_config config = cuda_config(0);
-    const ftcache_streams streams = new_streams(0);
+    const ftcache_streams streams = cuda_streams(&driver, 0);
     const size_t bytes = 3 * 4096;
     unsigned char *memory = aligned_alloc(4096, bytes);
     ftcache *cache = cache_of(configuration_of(&settings), &config);
@@ -396,7 +384,7 @@ static void who_pins(void) {
     CHECK(emulator_counts_of(&emulated, 0).registrations == 2);
     cuda_unpin(&driver, host_rows);
     free(memory);
-    destroy_streams(&streams);
+    cuda_destroy_streams(&driver, &streams);
     check_empty();
 }
 
@@ -404,7 +392,7 @@ static void who_pins(void) {
 static void a_bank_that_moved(void) {
     const ftcache_settings settings = padded(0, 0, 0);
     const ftcache_config config = cuda_config(0);
-    const ftcache_streams streams = new_streams(1);
+    const ftcache_streams streams = cuda_streams(&driver, 1);
     unsigned char *memory = aligned_alloc(4096, 4096);
     ftcache *cache = cache_of(configuration_of(&settings), &config);
     reference model = reference_of(cache);
@@ -463,7 +451,7 @@ static void a_bank_that_moved(void) {
     }
     ftcache_free(cache);
     free(memory);
-    destroy_streams(&streams);
+    cuda_destroy_streams(&driver, &streams);
     check_empty();
 }
 
@@ -475,7 +463,7 @@ static void nothing_goes_that_is_still_read(void) {
         for (seed = 0; seed < 8; seed++) {
             const ftcache_settings settings = settings_of(12), fewer = settings_of(8);
             const ftcache_config config = cuda_config(0);
-            const ftcache_streams streams = new_streams(1);
+            const ftcache_streams streams = cuda_streams(&driver, 1);
             ftcache_configuration *smaller = configuration_of(&fewer);
             ftcache *cache = cache_of(configuration_of(&settings), &config);
             const int32_t ids[] = {5, 2, 7};
@@ -517,7 +505,7 @@ static void nothing_goes_that_is_still_read(void) {
             CHECK(emulator_counts_of(&emulated, 0).queued == 0);
             check_seen(1, ids, 3);
             ftcache_configuration_free(smaller);
-            destroy_streams(&streams);
+            cuda_destroy_streams(&driver, &streams);
             check_empty();
         }
     }
