@@ -1579,13 +1579,14 @@ const char *ftcache_last_error(void);
 size_t ftcache_last_error_copy(char *buffer, size_t capacity);
 
 // Begins a model. *out is set to NULL if this does not succeed; else the caller frees it with ftcache_model_free.
+// Allocates; waits for nothing.
 //
 // Requires: config points to a struct of its struct_size; out points to a pointer.
 FTCACHE_MUST_USE
 ftcache_status ftcache_model_new(const struct ftcache_model_config *config,
                                  struct ftcache_model **out);
 
-// Sets what one layer's kernels read; again to replace it.
+// Sets what one layer's kernels read; again to replace it. Allocates; waits for nothing.
 //
 // Requires: model came from ftcache_model_new; layer_config points to a struct of its struct_size, and its pointers to
 // as many values as it says.
@@ -1594,11 +1595,11 @@ ftcache_status ftcache_model_layer_set(struct ftcache_model *model,
                                        uint32_t layer,
                                        const struct ftcache_layer *layer_config);
 
-// Frees a model; NULL is accepted. Configurations that were made of it stay.
+// Frees a model; NULL is accepted. Configurations that were made of it stay. Waits for nothing.
 void ftcache_model_free(struct ftcache_model *model);
 
 // Makes a configuration, or says which two numbers conflict. Pure: touches no device, and the model may be freed
-// afterwards.
+// afterwards. Allocates; waits for nothing.
 //
 // *out is set to NULL if this does not succeed; else the caller frees it with ftcache_configuration_free.
 //
@@ -1610,6 +1611,7 @@ ftcache_status ftcache_configuration_new(const struct ftcache_model *model,
                                          struct ftcache_configuration **out);
 
 // The same settings with another budget, to rebuild a cache with: what was lowered comes back if there is room.
+// Allocates; waits for nothing.
 //
 // *out is set to NULL if this does not succeed; else the caller frees it with ftcache_configuration_free.
 //
@@ -1620,7 +1622,7 @@ ftcache_status ftcache_configuration_with_budget(const struct ftcache_configurat
                                                  const char *budget,
                                                  struct ftcache_configuration **out);
 
-// What the configuration came to.
+// What the configuration came to. Allocates nothing, waits for nothing.
 //
 // Requires: configuration came from this library; report points to a struct of its struct_size.
 FTCACHE_MUST_USE
@@ -1628,7 +1630,7 @@ ftcache_status ftcache_configuration_get(const struct ftcache_configuration *con
                                          struct ftcache_configuration_report *report);
 
 // Every setting as it was asked for and as it is in effect, with the reason where they differ, then notes: one a line,
-// for people and logs.
+// for people and logs. Allocates; waits for nothing.
 //
 // The text is cut to fit and ended by a zero. *needed is set to the bytes of all of it, its ending zero included; it
 // may be NULL, and buffer may be NULL if capacity is 0.
@@ -1641,7 +1643,8 @@ ftcache_status ftcache_configuration_text(const struct ftcache_configuration *co
                                           size_t capacity,
                                           size_t *needed);
 
-// Whether a layer has slots, and why if it has none: state is set to an ftcache_layer_state.
+// Whether a layer has slots, and why if it has none: state is set to an ftcache_layer_state. Allocates nothing, waits
+// for nothing.
 //
 // Requires: configuration came from this library; state points to a uint32_t.
 FTCACHE_MUST_USE
@@ -1650,7 +1653,7 @@ ftcache_status ftcache_configuration_layer_state(const struct ftcache_configurat
                                                  uint32_t *state);
 
 // How many misses of a layer's hybrid steps are fetched, where a step does not say so itself: by the settings, or by
-// what was measured with experts of its kind.
+// what was measured with experts of its kind. Allocates nothing, waits for nothing.
 //
 // Requires: configuration came from this library; fetch points to a struct of its struct_size.
 FTCACHE_MUST_USE
@@ -1658,7 +1661,7 @@ ftcache_status ftcache_configuration_layer_fetch_get(const struct ftcache_config
                                                      uint32_t layer,
                                                      struct ftcache_layer_fetch *fetch);
 
-// What one pool came to.
+// What one pool came to. Allocates nothing, waits for nothing.
 //
 // Requires: configuration came from this library; report points to a struct of its struct_size.
 FTCACHE_MUST_USE
@@ -1666,7 +1669,7 @@ ftcache_status ftcache_configuration_pool_get(const struct ftcache_configuration
                                               uint32_t pool,
                                               struct ftcache_pool_report *report);
 
-// The pool that serves a layer.
+// The pool that serves a layer. Allocates nothing, waits for nothing.
 //
 // Requires: configuration came from this library; pool points to a uint32_t.
 FTCACHE_MUST_USE
@@ -1674,7 +1677,7 @@ ftcache_status ftcache_configuration_layer_pool(const struct ftcache_configurati
                                                 uint32_t layer,
                                                 uint32_t *pool);
 
-// Where the slots of one pool lie in one bank's arena.
+// Where the slots of one pool lie in one bank's arena. Allocates nothing, waits for nothing.
 //
 // Requires: configuration came from this library; range points to a struct of its struct_size.
 FTCACHE_MUST_USE
@@ -1684,7 +1687,8 @@ ftcache_status ftcache_configuration_slot_range_get(const struct ftcache_configu
                                                     struct ftcache_slot_range *range);
 
 // Which slots a staging buffer (0 or 1) lies on, run by run: an engine that copies by itself finds its rows gone there
-// after the buffer was filled. count is 0 past the last run, and where the buffer has memory of its own.
+// after the buffer was filled. count is 0 past the last run, and where the buffer has memory of its own. Allocates
+// nothing, waits for nothing.
 //
 // Requires: configuration came from this library; run points to a struct of its struct_size.
 FTCACHE_MUST_USE
@@ -1693,7 +1697,7 @@ ftcache_status ftcache_configuration_buffer_run_get(const struct ftcache_configu
                                                     uint32_t index,
                                                     struct ftcache_slot_run *run);
 
-// Frees a configuration; NULL is accepted.
+// Frees a configuration; NULL is accepted. Waits for nothing.
 void ftcache_configuration_free(struct ftcache_configuration *configuration);
 
 // Makes a cache: allocates every slot on the device, filled with zeros, loads what the device needs and probes it.
@@ -1710,17 +1714,18 @@ ftcache_status ftcache_new(const struct ftcache_configuration *configuration,
                            struct ftcache **out);
 
 // Whether anything that was enqueued has failed since the last look, a launch in device mode that was refused among
-// it. Waits for nothing, so what is on its way may fail yet.
+// it. Allocates nothing where all is well; waits for nothing, so what is on its way may fail yet.
 //
 // Requires: cache came from ftcache_new.
 FTCACHE_MUST_USE ftcache_status ftcache_check(struct ftcache *cache);
 
 // Returns when everything that was enqueued on any stream is done. Streams of earlier steps may be destroyed then.
+// Waits for all of it; allocates nothing.
 //
 // Requires: cache came from ftcache_new.
 FTCACHE_MUST_USE ftcache_status ftcache_synchronize(struct ftcache *cache);
 
-// Frees a cache and its slots, once what is enqueued is done; NULL is accepted. No other call may be inside it.
+// Frees a cache and its slots; NULL is accepted. Waits for everything enqueued. No other call may be inside it.
 void ftcache_free(struct ftcache *cache);
 
 // Attaches the rows of one bank of a layer, in any order; again after they have moved, with the same bytes. Waits for
@@ -1739,7 +1744,8 @@ ftcache_status ftcache_attach(struct ftcache *cache,
                               uint32_t bank,
                               const struct ftcache_host_rows *rows);
 
-// Pins host memory of the engine's where it lies, before rows in it are attached. Blocks while the system pins.
+// Pins host memory of the engine's where it lies, before rows in it are attached. May allocate; blocks while the
+// system pins.
 //
 // part_bytes not 0: in parts of so many bytes, where one call would be refused. read_only 1: for memory that is mapped
 // read-only, such as a model file. It ends with ftcache_unregister or ftcache_free, and must stay mapped until then.
@@ -1754,13 +1760,13 @@ ftcache_status ftcache_register(struct ftcache *cache,
                                 uint64_t part_bytes);
 
 // Ends what ftcache_register began at base. Waits for everything enqueued. Rows in it must be attached anew, from
-// elsewhere, before they are copied again.
+// elsewhere, before they are copied again. May allocate.
 //
 // Requires: cache came from ftcache_new.
 FTCACHE_MUST_USE ftcache_status ftcache_unregister(struct ftcache *cache, const void *base);
 
 // Reads banks from files into memory of the library's, pins them, attaches them and keeps them until the cache is
-// freed. May be called again for others. Blocks; uses threads of its own while it lasts.
+// freed. May be called again for others. Allocates and blocks; uses threads of its own while it lasts.
 //
 // Layers that could not be pinned go through the bounce buffer; where there is none they are not attached, and are for
 // the CPU: ftcache_layer_get says so. options may be NULL; report is NULL or set to what it came to. On any error
@@ -1802,7 +1808,8 @@ ftcache_status ftcache_layer_get(struct ftcache *cache,
                                  uint32_t layer,
                                  struct ftcache_layer_report *report);
 
-// The configuration that is in effect, to be asked like any other or to be rebuilt with another budget.
+// The configuration that is in effect, to be asked like any other or to be rebuilt with another budget. Allocates;
+// waits for nothing.
 //
 // *out is set to NULL if this does not succeed; else the caller frees it with ftcache_configuration_free.
 //
@@ -1859,7 +1866,7 @@ ftcache_status ftcache_pin(struct ftcache *cache,
                            const uint32_t *experts,
                            uint64_t count);
 
-// Makes experts victims like others again; ones that are not pinned stay as they are. Waits for nothing.
+// Makes experts victims like others again; ones that are not pinned stay as they are. May allocate; waits for nothing.
 //
 // Requires: cache came from ftcache_new; layers and experts point to count numbers each.
 FTCACHE_MUST_USE
@@ -1910,7 +1917,8 @@ ftcache_status ftcache_admit(struct ftcache *cache,
                              const struct ftcache_slots *slots);
 
 // Parts a step that is wider than its pool by experts, so that each part fits and each expert is fetched once; a step
-// that fits is one part. Admits nothing. *part_count is set to their number, 0 if no route is present.
+// that fits is one part. Admits nothing. *part_count is set to their number, 0 if no route is present. Allocates
+// nothing once there was a step as wide; waits for nothing.
 //
 // The parts are loaded (or admitted) one after another, each once the kernels of the one before are enqueued. If
 // something else is admitted or freed between two of them, the rest is right still, but an expert may be fetched
@@ -1925,6 +1933,7 @@ ftcache_status ftcache_partition(struct ftcache *cache,
                                  uint32_t *part_count);
 
 // As ftcache_load, for one part of the step that was last partitioned. Routes of other parts are written as absent.
+// Enqueues, allocates and waits as that does.
 //
 // Requires: cache came from ftcache_new; streams and slots point to structs of their struct_size or are NULL, and the
 // memory that slots names is writable as it says, for as many rows as the routes had.
@@ -1935,6 +1944,7 @@ ftcache_status ftcache_load_part(struct ftcache *cache,
                                  const struct ftcache_slots *slots);
 
 // As ftcache_admit, for one part of the step that was last partitioned. Routes of other parts are written as absent.
+// Allocates and waits as that does.
 //
 // Requires: As for ftcache_load_part.
 FTCACHE_MUST_USE
@@ -1944,7 +1954,7 @@ ftcache_status ftcache_admit_part(struct ftcache *cache,
 
 // Ends a verify step once it is known which drafts were accepted: these experts have been used, and are made the most
 // recent, by a step number of their own. What was fetched for the others is the first to go after free slots. experts
-// may hold one twice; each must be one that the step routed to. Waits for nothing.
+// may hold one twice; each must be one that the step routed to. Allocates nothing, waits for nothing.
 //
 // Requires: cache came from ftcache_new; experts points to count numbers.
 FTCACHE_MUST_USE
@@ -1955,7 +1965,7 @@ ftcache_status ftcache_accept(struct ftcache *cache,
 
 // Makes resident what has arrived behind earlier hybrid steps (later_step_bytes of ftcache_config). Every step does
 // this first; on its own it is for an engine that looks at the residency between steps. landed is NULL or set to the
-// number of rows. Waits for nothing. What failed behind a step is told here, or by the next step.
+// number of rows. Allocates nothing, waits for nothing. What failed behind a step is told here, or by the next step.
 //
 // Requires: cache came from ftcache_new; landed is NULL or points to a number.
 FTCACHE_MUST_USE ftcache_status ftcache_land(struct ftcache *cache, uint64_t *landed);
@@ -2017,19 +2027,22 @@ FTCACHE_MUST_USE ftcache_status ftcache_abort(struct ftcache *cache);
 
 // Opens the plan of up to most rows that the hybrid step before has left to the CPU, to be copied behind it, for
 // FTCACHE_DEVICE_NONE: the rows of ftcache_plan_get. Committed, they are on their way, and their slots nobody's, until
-// ftcache_land_flight; *flight is set to what that call is given. To be called right after that step's commit.
+// ftcache_land_flight; *flight is set to what that call is given. To be called right after that step's commit. May
+// allocate; waits for nothing.
 //
 // Requires: cache came from ftcache_new; flight points to a number.
 FTCACHE_MUST_USE ftcache_status ftcache_admit_later(struct ftcache *cache, uint64_t most, uint64_t *flight);
 
 // Makes the rows of a flight resident, for FTCACHE_DEVICE_NONE: their copies are done. landed is NULL or set to how
-// many there are: none of a flight that is not on its way, and none that was forgotten.
+// many there are: none of a flight that is not on its way, and none that was forgotten. May allocate; waits for
+// nothing.
 //
 // Requires: cache came from ftcache_new; landed is NULL or points to a number.
 FTCACHE_MUST_USE ftcache_status ftcache_land_flight(struct ftcache *cache, uint64_t flight, uint64_t *landed);
 
 // Where residents come back to, for FTCACHE_DEVICE_NONE, while the plan of ftcache_bring_back is open. The array is
-// the library's, and valid until the next call on the handle.
+// the library's, and valid until the next call on the handle. Allocates nothing once there were as many; waits for
+// nothing.
 //
 // Requires: cache came from ftcache_new; placements points to a pointer, and count to a number.
 FTCACHE_MUST_USE
@@ -2058,7 +2071,7 @@ FTCACHE_MUST_USE
 ftcache_status ftcache_device_enter(struct ftcache *cache,
                                     const struct ftcache_device_options *options);
 
-// Takes the residency back with all that was decided on the device. Waits for everything enqueued.
+// Takes the residency back with all that was decided on the device. Allocates; waits for everything enqueued.
 //
 // Requires: cache came from ftcache_new.
 FTCACHE_MUST_USE ftcache_status ftcache_device_leave(struct ftcache *cache);
@@ -2086,7 +2099,8 @@ ftcache_status ftcache_device_admit(struct ftcache *cache,
 FTCACHE_MUST_USE ftcache_status ftcache_device_gather(struct ftcache *cache, void *stream, uint32_t layer);
 
 // The same once the host has raised a word to value or past it, counted around the end of 32 bits: for rows that the
-// engine reads in late. The word lies in registered memory, and is raised after the rows were written.
+// engine reads in late. The word lies in registered memory, and is raised after the rows were written. Allocates
+// nothing, waits for nothing.
 //
 // Requires: cache came from ftcache_new; stream is the device's; word points to an aligned uint32_t that stays there
 // until every launch that was told of it is done, and is written atomically meanwhile.
@@ -2097,21 +2111,21 @@ ftcache_status ftcache_device_gather_after(struct ftcache *cache,
                                            const uint32_t *word,
                                            uint32_t value);
 
-// Enqueues that every slot is freed: one launch, which may be captured.
+// Enqueues that every slot is freed: one launch, which may be captured. Allocates nothing, waits for nothing.
 //
 // Requires: cache came from ftcache_new; stream is the device's.
 FTCACHE_MUST_USE ftcache_status ftcache_device_reset(struct ftcache *cache, void *stream);
 
 // Enqueues the begin of a prefill chunk: slots under borrowed buffers are freed, and handed out to nobody until it
 // ends. Comes behind all that reads those slots; the engine keeps the order of a chunk's calls and streams. May be
-// captured.
+// captured. Allocates nothing, waits for nothing.
 //
 // Requires: cache came from ftcache_new; stream is the device's.
 FTCACHE_MUST_USE ftcache_status ftcache_device_chunk_begin(struct ftcache *cache, void *stream);
 
 // Enqueues that a layer is staged in a buffer, hits from their slots and misses from the host. Comes behind all that
 // reads the buffer's last layer. A borrowed buffer is not filled unless a chunk is open, which ftcache_check tells.
-// May be captured.
+// May be captured. Allocates nothing, waits for nothing.
 //
 // Requires: cache came from ftcache_new; stream is the device's.
 FTCACHE_MUST_USE
@@ -2120,7 +2134,7 @@ ftcache_status ftcache_device_chunk_stage(struct ftcache *cache,
                                           uint32_t layer,
                                           uint32_t buffer);
 
-// The same in one launch, for a chunk that overlaps with nothing.
+// The same in one launch, for a chunk that overlaps with nothing. Allocates nothing, waits for nothing.
 //
 // Requires: cache came from ftcache_new; stream is the device's.
 FTCACHE_MUST_USE
@@ -2129,12 +2143,14 @@ ftcache_status ftcache_device_chunk_materialize(struct ftcache *cache,
                                                 uint32_t layer,
                                                 uint32_t buffer);
 
-// Enqueues the end of a prefill chunk. Comes behind all that reads the buffers. May be captured.
+// Enqueues the end of a prefill chunk. Comes behind all that reads the buffers. May be captured. Allocates nothing,
+// waits for nothing.
 //
 // Requires: cache came from ftcache_new; stream is the device's.
 FTCACHE_MUST_USE ftcache_status ftcache_device_chunk_end(struct ftcache *cache, void *stream);
 
-// Enqueues a reading of the residency on the device, for ftcache_device_reading_get. May be captured.
+// Enqueues a reading of the residency on the device, for ftcache_device_reading_get. May be captured. Allocates
+// nothing, waits for nothing.
 //
 // Requires: cache came from ftcache_new; stream is the device's.
 FTCACHE_MUST_USE ftcache_status ftcache_device_reading_request(struct ftcache *cache, void *stream);
@@ -2159,9 +2175,9 @@ ftcache_status ftcache_device_phase_stats_get(struct ftcache *cache,
                                               uint32_t *is_there,
                                               struct ftcache_stats *stats);
 
-// What the last admission of a layer on the device decided. Waits for everything enqueued: for tests, and for engines
-// that copy by themselves. The arrays are the library's, and valid until the next call on the handle; what only the
-// host knows of a plan (runs, left, evictions) is empty.
+// What the last admission of a layer on the device decided. Allocates; waits for everything enqueued: for tests, and
+// for engines that copy by themselves. The arrays are the library's, and valid until the next call on the handle; what
+// only the host knows of a plan (runs, left, evictions) is empty.
 //
 // Requires: cache came from ftcache_new; plan points to a struct of its struct_size.
 FTCACHE_MUST_USE
@@ -2191,12 +2207,14 @@ FTCACHE_MUST_USE ftcache_status ftcache_chunk_begin(struct ftcache *cache, const
 // Requires: cache came from ftcache_new.
 FTCACHE_MUST_USE ftcache_status ftcache_chunk_prefetch(struct ftcache *cache, uint32_t layer);
 
-// As ftcache_chunk_prefetch, in the first buffer: for a chunk that does not overlap.
+// As ftcache_chunk_prefetch, in the first buffer: for a chunk that does not overlap. Allocates nothing, waits for
+// nothing.
 //
 // Requires: cache came from ftcache_new.
 FTCACHE_MUST_USE ftcache_status ftcache_chunk_materialize(struct ftcache *cache, uint32_t layer);
 
-// How the layer that is being staged comes to lie in its buffer, in one bank, while the plan is open.
+// How the layer that is being staged comes to lie in its buffer, in one bank, while the plan is open. Allocates
+// nothing once there was one as long; waits for nothing.
 //
 // Requires: cache came from ftcache_new; plan points to a struct of its struct_size.
 FTCACHE_MUST_USE
@@ -2218,12 +2236,13 @@ FTCACHE_MUST_USE ftcache_status ftcache_chunk_wait(struct ftcache *cache, uint32
 FTCACHE_MUST_USE ftcache_status ftcache_chunk_release(struct ftcache *cache, uint32_t layer);
 
 // Ends the chunk. What the compute stream is given next comes behind every copy of it; where staged rows of another
-// layout lie on slots, zeros take their place. report is NULL or set to what it came to. Waits for nothing.
+// layout lie on slots, zeros take their place. report is NULL or set to what it came to. Allocates nothing, waits for
+// nothing.
 //
 // Requires: cache came from ftcache_new; report is NULL or points to a struct of its struct_size.
 FTCACHE_MUST_USE ftcache_status ftcache_chunk_end(struct ftcache *cache, struct ftcache_chunk_report *report);
 
-// Ends the chunk in the middle, whatever its buffers hold; as ftcache_chunk_end.
+// Ends the chunk in the middle, whatever its buffers hold; as ftcache_chunk_end. Allocates nothing, waits for nothing.
 //
 // Requires: As for ftcache_chunk_end.
 FTCACHE_MUST_USE ftcache_status ftcache_chunk_abandon(struct ftcache *cache, struct ftcache_chunk_report *report);
@@ -2377,8 +2396,8 @@ ftcache_status ftcache_device_text(struct ftcache *cache,
 // Measures whether every arena lies on the device, before any rows are attached: where device memory may overflow into
 // the host's, one that does not is far slower, without an error. *spilled is set to the number of those that do not.
 //
-// Takes up to 256 MiB of device memory for the moment, and waits. The text has each arena's rate; it is cut to fit and
-// ended by a zero, and buffer may be NULL if capacity is 0.
+// Allocates up to 256 MiB of device memory for the moment; waits for everything enqueued. The text has each arena's
+// rate; it is cut to fit and ended by a zero, and buffer may be NULL if capacity is 0.
 //
 // Requires: cache came from ftcache_new; spilled points to a uint32_t; buffer points to capacity writable bytes.
 FTCACHE_MUST_USE

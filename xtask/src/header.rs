@@ -140,6 +140,27 @@ pub(crate) fn check() -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use crate::run::root;
+
+    #[test]
+    fn every_function_says_whether_it_allocates_and_waits() {
+        let header = std::fs::read_to_string(root().join("include/ftcache.h")).unwrap();
+        let lines: Vec<&str> = header.lines().collect();
+        let mut functions = 0;
+        for (at, line) in lines.iter().enumerate() {
+            let declares = ["ftcache_status ftcache_", "FTCACHE_MUST_USE ftcache_status ftcache_", "void ftcache_"];
+            if !line.contains('(') || !declares.iter().any(|begin| line.starts_with(begin)) {
+                continue;
+            }
+            functions += 1;
+            let above = lines[..at].iter().rev().filter(|line| **line != "FTCACHE_MUST_USE");
+            let said: Vec<&str> = above.take_while(|line| line.starts_with("//")).copied().collect();
+            let says = |words: &[&str]| words.iter().any(|word| said.iter().any(|line| line.contains(word)));
+            assert!(says(&["llocate", "Frees"]) && says(&["aits", "locks"]), "{line}");
+        }
+        assert!(functions > 80, "{functions} functions");
+    }
+
     #[test]
     fn the_header_is_fresh() {
         super::check().unwrap();

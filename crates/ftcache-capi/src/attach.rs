@@ -62,7 +62,8 @@ pub unsafe extern "C" fn ftcache_attach(
     })
 }
 
-/// Pins host memory of the engine's where it lies, before rows in it are attached. Blocks while the system pins.
+/// Pins host memory of the engine's where it lies, before rows in it are attached. May allocate; blocks while the
+/// system pins.
 ///
 /// part_bytes not 0: in parts of so many bytes, where one call would be refused. read_only 1: for memory that is mapped
 /// read-only, such as a model file. It ends with ftcache_unregister or ftcache_free, and must stay mapped until then.
@@ -93,7 +94,7 @@ pub unsafe extern "C" fn ftcache_register(
 }
 
 /// Ends what ftcache_register began at base. Waits for everything enqueued. Rows in it must be attached anew, from
-/// elsewhere, before they are copied again.
+/// elsewhere, before they are copied again. May allocate.
 ///
 /// # Safety
 ///

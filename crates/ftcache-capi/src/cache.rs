@@ -362,7 +362,7 @@ impl Handle {
 }
 
 /// Whether anything that was enqueued has failed since the last look, a launch in device mode that was refused among
-/// it. Waits for nothing, so what is on its way may fail yet.
+/// it. Allocates nothing where all is well; waits for nothing, so what is on its way may fail yet.
 ///
 /// # Safety
 ///
@@ -378,6 +378,7 @@ pub unsafe extern "C" fn ftcache_check(cache: *mut ftcache) -> ftcache_status {
 }
 
 /// Returns when everything that was enqueued on any stream is done. Streams of earlier steps may be destroyed then.
+/// Waits for all of it; allocates nothing.
 ///
 /// # Safety
 ///
@@ -392,7 +393,7 @@ pub unsafe extern "C" fn ftcache_synchronize(cache: *mut ftcache) -> ftcache_sta
     })
 }
 
-/// Frees a cache and its slots, once what is enqueued is done; NULL is accepted. No other call may be inside it.
+/// Frees a cache and its slots; NULL is accepted. Waits for everything enqueued. No other call may be inside it.
 #[unsafe(no_mangle)]
 pub extern "C" fn ftcache_free(cache: Option<Box<ftcache>>) {
     let _ = guard(|| {

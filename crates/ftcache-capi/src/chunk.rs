@@ -128,7 +128,8 @@ pub unsafe extern "C" fn ftcache_chunk_prefetch(cache: *mut ftcache, layer: u32)
     })
 }
 
-/// As ftcache_chunk_prefetch, in the first buffer: for a chunk that does not overlap.
+/// As ftcache_chunk_prefetch, in the first buffer: for a chunk that does not overlap. Allocates nothing, waits for
+/// nothing.
 ///
 /// # Safety
 ///
@@ -147,7 +148,8 @@ pub unsafe extern "C" fn ftcache_chunk_materialize(cache: *mut ftcache, layer: u
     })
 }
 
-/// How the layer that is being staged comes to lie in its buffer, in one bank, while the plan is open.
+/// How the layer that is being staged comes to lie in its buffer, in one bank, while the plan is open. Allocates
+/// nothing once there was one as long; waits for nothing.
 ///
 /// # Safety
 ///
@@ -242,7 +244,8 @@ pub unsafe extern "C" fn ftcache_chunk_release(cache: *mut ftcache, layer: u32) 
 }
 
 /// Ends the chunk. What the compute stream is given next comes behind every copy of it; where staged rows of another
-/// layout lie on slots, zeros take their place. report is NULL or set to what it came to. Waits for nothing.
+/// layout lie on slots, zeros take their place. report is NULL or set to what it came to. Allocates nothing, waits for
+/// nothing.
 ///
 /// # Safety
 ///
@@ -254,7 +257,7 @@ pub unsafe extern "C" fn ftcache_chunk_end(cache: *mut ftcache, report: *mut ftc
     unsafe { end(cache, report, false) }
 }
 
-/// Ends the chunk in the middle, whatever its buffers hold; as ftcache_chunk_end.
+/// Ends the chunk in the middle, whatever its buffers hold; as ftcache_chunk_end. Allocates nothing, waits for nothing.
 ///
 /// # Safety
 ///

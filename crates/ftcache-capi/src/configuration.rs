@@ -183,7 +183,7 @@ impl ftcache_configuration {
 }
 
 /// Makes a configuration, or says which two numbers conflict. Pure: touches no device, and the model may be freed
-/// afterwards.
+/// afterwards. Allocates; waits for nothing.
 ///
 /// *out is set to NULL if this does not succeed; else the caller frees it with ftcache_configuration_free.
 ///
@@ -215,6 +215,7 @@ pub unsafe extern "C" fn ftcache_configuration_new(
 }
 
 /// The same settings with another budget, to rebuild a cache with: what was lowered comes back if there is room.
+/// Allocates; waits for nothing.
 ///
 /// *out is set to NULL if this does not succeed; else the caller frees it with ftcache_configuration_free.
 ///
@@ -242,7 +243,7 @@ pub unsafe extern "C" fn ftcache_configuration_with_budget(
     })
 }
 
-/// What the configuration came to.
+/// What the configuration came to. Allocates nothing, waits for nothing.
 ///
 /// # Safety
 ///
@@ -303,7 +304,7 @@ pub(crate) fn lines(configuration: &Configuration) -> Vec<String> {
 }
 
 /// Every setting as it was asked for and as it is in effect, with the reason where they differ, then notes: one a line,
-/// for people and logs.
+/// for people and logs. Allocates; waits for nothing.
 ///
 /// The text is cut to fit and ended by a zero. *needed is set to the bytes of all of it, its ending zero included; it
 /// may be NULL, and buffer may be NULL if capacity is 0.
@@ -340,7 +341,8 @@ pub unsafe extern "C" fn ftcache_configuration_text(
     })
 }
 
-/// Whether a layer has slots, and why if it has none: state is set to an ftcache_layer_state.
+/// Whether a layer has slots, and why if it has none: state is set to an ftcache_layer_state. Allocates nothing, waits
+/// for nothing.
 ///
 /// # Safety
 ///
@@ -374,7 +376,7 @@ pub(crate) fn layer_state(configuration: &Configuration, layer: u32) -> Result<f
 }
 
 /// How many misses of a layer's hybrid steps are fetched, where a step does not say so itself: by the settings, or by
-/// what was measured with experts of its kind.
+/// what was measured with experts of its kind. Allocates nothing, waits for nothing.
 ///
 /// # Safety
 ///
@@ -412,7 +414,7 @@ pub unsafe extern "C" fn ftcache_configuration_layer_fetch_get(
     })
 }
 
-/// What one pool came to.
+/// What one pool came to. Allocates nothing, waits for nothing.
 ///
 /// # Safety
 ///
@@ -443,7 +445,7 @@ pub unsafe extern "C" fn ftcache_configuration_pool_get(
     })
 }
 
-/// The pool that serves a layer.
+/// The pool that serves a layer. Allocates nothing, waits for nothing.
 ///
 /// # Safety
 ///
@@ -466,7 +468,7 @@ pub unsafe extern "C" fn ftcache_configuration_layer_pool(
     })
 }
 
-/// Where the slots of one pool lie in one bank's arena.
+/// Where the slots of one pool lie in one bank's arena. Allocates nothing, waits for nothing.
 ///
 /// # Safety
 ///
@@ -502,7 +504,8 @@ pub unsafe extern "C" fn ftcache_configuration_slot_range_get(
 }
 
 /// Which slots a staging buffer (0 or 1) lies on, run by run: an engine that copies by itself finds its rows gone there
-/// after the buffer was filled. count is 0 past the last run, and where the buffer has memory of its own.
+/// after the buffer was filled. count is 0 past the last run, and where the buffer has memory of its own. Allocates
+/// nothing, waits for nothing.
 ///
 /// # Safety
 ///
@@ -534,7 +537,7 @@ pub unsafe extern "C" fn ftcache_configuration_buffer_run_get(
     })
 }
 
-/// Frees a configuration; NULL is accepted.
+/// Frees a configuration; NULL is accepted. Waits for nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn ftcache_configuration_free(configuration: Option<Box<ftcache_configuration>>) {
     let _ = guard(|| {

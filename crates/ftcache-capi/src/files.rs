@@ -194,7 +194,7 @@ unsafe fn source_of(bank: &ftcache_file_bank, model: &Model) -> Result<BankSourc
 }
 
 /// Reads banks from files into memory of the library's, pins them, attaches them and keeps them until the cache is
-/// freed. May be called again for others. Blocks; uses threads of its own while it lasts.
+/// freed. May be called again for others. Allocates and blocks; uses threads of its own while it lasts.
 ///
 /// Layers that could not be pinned go through the bounce buffer; where there is none they are not attached, and are for
 /// the CPU: ftcache_layer_get says so. options may be NULL; report is NULL or set to what it came to. On any error

@@ -73,6 +73,7 @@ impl ftcache_model {
 }
 
 /// Begins a model. *out is set to NULL if this does not succeed; else the caller frees it with ftcache_model_free.
+/// Allocates; waits for nothing.
 ///
 /// # Safety
 ///
@@ -110,7 +111,7 @@ pub unsafe extern "C" fn ftcache_model_new(
     })
 }
 
-/// Sets what one layer's kernels read; again to replace it.
+/// Sets what one layer's kernels read; again to replace it. Allocates; waits for nothing.
 ///
 /// # Safety
 ///
@@ -149,7 +150,7 @@ pub unsafe extern "C" fn ftcache_model_layer_set(
     })
 }
 
-/// Frees a model; NULL is accepted. Configurations that were made of it stay.
+/// Frees a model; NULL is accepted. Configurations that were made of it stay. Waits for nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn ftcache_model_free(model: Option<Box<ftcache_model>>) {
     let _ = guard(|| {

@@ -211,7 +211,7 @@ pub unsafe extern "C" fn ftcache_device_enter(
     })
 }
 
-/// Takes the residency back with all that was decided on the device. Waits for everything enqueued.
+/// Takes the residency back with all that was decided on the device. Allocates; waits for everything enqueued.
 ///
 /// # Safety
 ///
@@ -269,7 +269,8 @@ pub unsafe extern "C" fn ftcache_device_gather(cache: *mut ftcache, stream: *mut
 }
 
 /// The same once the host has raised a word to value or past it, counted around the end of 32 bits: for rows that the
-/// engine reads in late. The word lies in registered memory, and is raised after the rows were written.
+/// engine reads in late. The word lies in registered memory, and is raised after the rows were written. Allocates
+/// nothing, waits for nothing.
 ///
 /// # Safety
 ///
@@ -295,7 +296,7 @@ pub unsafe extern "C" fn ftcache_device_gather_after(
     })
 }
 
-/// Enqueues that every slot is freed: one launch, which may be captured.
+/// Enqueues that every slot is freed: one launch, which may be captured. Allocates nothing, waits for nothing.
 ///
 /// # Safety
 ///
@@ -309,7 +310,7 @@ pub unsafe extern "C" fn ftcache_device_reset(cache: *mut ftcache, stream: *mut 
 
 /// Enqueues the begin of a prefill chunk: slots under borrowed buffers are freed, and handed out to nobody until it
 /// ends. Comes behind all that reads those slots; the engine keeps the order of a chunk's calls and streams. May be
-/// captured.
+/// captured. Allocates nothing, waits for nothing.
 ///
 /// # Safety
 ///
@@ -323,7 +324,7 @@ pub unsafe extern "C" fn ftcache_device_chunk_begin(cache: *mut ftcache, stream:
 
 /// Enqueues that a layer is staged in a buffer, hits from their slots and misses from the host. Comes behind all that
 /// reads the buffer's last layer. A borrowed buffer is not filled unless a chunk is open, which ftcache_check tells.
-/// May be captured.
+/// May be captured. Allocates nothing, waits for nothing.
 ///
 /// # Safety
 ///
@@ -342,7 +343,7 @@ pub unsafe extern "C" fn ftcache_device_chunk_stage(
     })
 }
 
-/// The same in one launch, for a chunk that overlaps with nothing.
+/// The same in one launch, for a chunk that overlaps with nothing. Allocates nothing, waits for nothing.
 ///
 /// # Safety
 ///
@@ -361,7 +362,8 @@ pub unsafe extern "C" fn ftcache_device_chunk_materialize(
     })
 }
 
-/// Enqueues the end of a prefill chunk. Comes behind all that reads the buffers. May be captured.
+/// Enqueues the end of a prefill chunk. Comes behind all that reads the buffers. May be captured. Allocates nothing,
+/// waits for nothing.
 ///
 /// # Safety
 ///
@@ -373,7 +375,8 @@ pub unsafe extern "C" fn ftcache_device_chunk_end(cache: *mut ftcache, stream: *
     enter(unsafe { cache.as_ref() }, |handle| Ok(handle.on_device()?.end_chunk_on_device(stream_of(stream))?))
 }
 
-/// Enqueues a reading of the residency on the device, for ftcache_device_reading_get. May be captured.
+/// Enqueues a reading of the residency on the device, for ftcache_device_reading_get. May be captured. Allocates
+/// nothing, waits for nothing.
 ///
 /// # Safety
 ///
@@ -456,9 +459,9 @@ pub unsafe extern "C" fn ftcache_device_phase_stats_get(
     })
 }
 
-/// What the last admission of a layer on the device decided. Waits for everything enqueued: for tests, and for engines
-/// that copy by themselves. The arrays are the library's, and valid until the next call on the handle; what only the
-/// host knows of a plan (runs, left, evictions) is empty.
+/// What the last admission of a layer on the device decided. Allocates; waits for everything enqueued: for tests, and
+/// for engines that copy by themselves. The arrays are the library's, and valid until the next call on the handle; what
+/// only the host knows of a plan (runs, left, evictions) is empty.
 ///
 /// # Safety
 ///

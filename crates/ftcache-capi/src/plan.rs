@@ -350,7 +350,8 @@ pub unsafe extern "C" fn ftcache_abort(cache: *mut ftcache) -> ftcache_status {
 
 /// Opens the plan of up to most rows that the hybrid step before has left to the CPU, to be copied behind it, for
 /// FTCACHE_DEVICE_NONE: the rows of ftcache_plan_get. Committed, they are on their way, and their slots nobody's, until
-/// ftcache_land_flight; *flight is set to what that call is given. To be called right after that step's commit.
+/// ftcache_land_flight; *flight is set to what that call is given. To be called right after that step's commit. May
+/// allocate; waits for nothing.
 ///
 /// # Safety
 ///
@@ -369,7 +370,8 @@ pub unsafe extern "C" fn ftcache_admit_later(cache: *mut ftcache, most: u64, fli
 }
 
 /// Makes the rows of a flight resident, for FTCACHE_DEVICE_NONE: their copies are done. landed is NULL or set to how
-/// many there are: none of a flight that is not on its way, and none that was forgotten.
+/// many there are: none of a flight that is not on its way, and none that was forgotten. May allocate; waits for
+/// nothing.
 ///
 /// # Safety
 ///
@@ -389,7 +391,8 @@ pub unsafe extern "C" fn ftcache_land_flight(cache: *mut ftcache, flight: u64, l
 }
 
 /// Where residents come back to, for FTCACHE_DEVICE_NONE, while the plan of ftcache_bring_back is open. The array is
-/// the library's, and valid until the next call on the handle.
+/// the library's, and valid until the next call on the handle. Allocates nothing once there were as many; waits for
+/// nothing.
 ///
 /// # Safety
 ///

@@ -110,8 +110,8 @@ pub unsafe extern "C" fn ftcache_device_text(
 /// Measures whether every arena lies on the device, before any rows are attached: where device memory may overflow into
 /// the host's, one that does not is far slower, without an error. *spilled is set to the number of those that do not.
 ///
-/// Takes up to 256 MiB of device memory for the moment, and waits. The text has each arena's rate; it is cut to fit and
-/// ended by a zero, and buffer may be NULL if capacity is 0.
+/// Allocates up to 256 MiB of device memory for the moment; waits for everything enqueued. The text has each arena's
+/// rate; it is cut to fit and ended by a zero, and buffer may be NULL if capacity is 0.
 ///
 /// # Safety
 ///

@@ -149,7 +149,8 @@ pub unsafe extern "C" fn ftcache_layer_get(
     })
 }
 
-/// The configuration that is in effect, to be asked like any other or to be rebuilt with another budget.
+/// The configuration that is in effect, to be asked like any other or to be rebuilt with another budget. Allocates;
+/// waits for nothing.
 ///
 /// *out is set to NULL if this does not succeed; else the caller frees it with ftcache_configuration_free.
 ///

@@ -203,7 +203,7 @@ pub unsafe extern "C" fn ftcache_pin(
     })
 }
 
-/// Makes experts victims like others again; ones that are not pinned stay as they are. Waits for nothing.
+/// Makes experts victims like others again; ones that are not pinned stay as they are. May allocate; waits for nothing.
 ///
 /// # Safety
 ///

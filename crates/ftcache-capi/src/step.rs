@@ -248,7 +248,8 @@ pub unsafe extern "C" fn ftcache_admit(
 }
 
 /// Parts a step that is wider than its pool by experts, so that each part fits and each expert is fetched once; a step
-/// that fits is one part. Admits nothing. *part_count is set to their number, 0 if no route is present.
+/// that fits is one part. Admits nothing. *part_count is set to their number, 0 if no route is present. Allocates
+/// nothing once there was a step as wide; waits for nothing.
 ///
 /// The parts are loaded (or admitted) one after another, each once the kernels of the one before are enqueued. If
 /// something else is admitted or freed between two of them, the rest is right still, but an expert may be fetched
@@ -314,6 +315,7 @@ impl Parted {
 }
 
 /// As ftcache_load, for one part of the step that was last partitioned. Routes of other parts are written as absent.
+/// Enqueues, allocates and waits as that does.
 ///
 /// # Safety
 ///
@@ -346,6 +348,7 @@ pub unsafe extern "C" fn ftcache_load_part(
 }
 
 /// As ftcache_admit, for one part of the step that was last partitioned. Routes of other parts are written as absent.
+/// Allocates and waits as that does.
 ///
 /// # Safety
 ///
@@ -375,7 +378,7 @@ pub unsafe extern "C" fn ftcache_admit_part(
 
 /// Ends a verify step once it is known which drafts were accepted: these experts have been used, and are made the most
 /// recent, by a step number of their own. What was fetched for the others is the first to go after free slots. experts
-/// may hold one twice; each must be one that the step routed to. Waits for nothing.
+/// may hold one twice; each must be one that the step routed to. Allocates nothing, waits for nothing.
 ///
 /// # Safety
 ///
@@ -404,7 +407,7 @@ pub unsafe extern "C" fn ftcache_accept(
 
 /// Makes resident what has arrived behind earlier hybrid steps (later_step_bytes of ftcache_config). Every step does
 /// this first; on its own it is for an engine that looks at the residency between steps. landed is NULL or set to the
-/// number of rows. Waits for nothing. What failed behind a step is told here, or by the next step.
+/// number of rows. Allocates nothing, waits for nothing. What failed behind a step is told here, or by the next step.
 ///
 /// # Safety
 ///
