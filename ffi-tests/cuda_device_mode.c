@@ -356,7 +356,7 @@ static void what_a_launch_is_refused_for(void) {
 
     // After a rebuild the slots are others.
     REFUSED(ftcache_rebuild(cache, smaller, 1, 1 << 20, &report), OUT_OF_ORDER,
-            "the residency is on the device");
+            "the residency is on the device: leave device mode first");
     OK(ftcache_device_leave(cache));
     OK(ftcache_rebuild(cache, smaller, 1, 1 << 20, &report));
     OK(ftcache_rebuild(twin, smaller, 1, 1 << 20, &report));
@@ -403,7 +403,7 @@ static void calls_out_of_order(void) {
     const ftcache_routes routes = routes_of(ids, WIDTH);
     const ftcache_slots slots = slots_of(slot);
     const char *with_host = "the residency is with the host: enter device mode first";
-    const char *on_device = "the residency is on the device";
+    const char *on_device = "the residency is on the device: leave device mode first";
     SIZED(ftcache_device_reading, reading);
     uint64_t landed = 7;
     REFUSED(ftcache_device_admit(cache, stream, &step), OUT_OF_ORDER, with_host);

@@ -760,7 +760,7 @@ void b60_what_is_declined_says_why() {
         ftcache_configuration *configuration = nullptr;
         KEPT_OK(ftcache_configuration_of(one.cache(), &configuration));
         const std::string text = text_of(configuration);
-        for (const char *line : {"\nlayer 1 has no slots: left out by the constraints\n",
+        for (const char *line : {"\nlayer 1 has no slots: it is to hold none\n",
                                  "\nlayer 2 has no slots: on the device as a whole\n",
                                  "\nlayer 3 has no slots: decodes on the CPU\n",
                                  "\nlayer 4 has no slots: decodes on the CPU\n"}) {

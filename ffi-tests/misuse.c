@@ -94,7 +94,8 @@ static void configurations_that_cannot_be_had(void) {
         OK(ftcache_model_layer_set(untagged, 0, &key));
         REFUSED(ftcache_model_layer_set(untagged, 2, &key), OUT_OF_RANGE, "no layer 2: the model has 2 layers");
         settings.alignment = 0;
-        REFUSED(ftcache_configuration_new(untagged, &settings, &configuration), INVALID_ARGUMENT, "layer 1 of 2 is not set");
+        REFUSED(ftcache_configuration_new(untagged, &settings, &configuration), INVALID_ARGUMENT, 
+                "layer 1 of 2 is not set: ftcache_model_layer_set");
         OK(ftcache_model_layer_set(untagged, 1, &key));
         REFUSED(ftcache_configuration_new(untagged, &settings, &configuration), UNSATISFIABLE,
                 "layers 0 and 1 both have 16 bytes an expert and no quantisation tag; tag them, or declare one "
@@ -170,6 +171,22 @@ static void steps_that_cannot_be_taken(void) {
     routes.row_stride_bytes = 0;
     REFUSED(load(cache, 1, &routes, &slots), INVALID_ARGUMENT,
             "routes->ids: 18446744073709551615 rows of 4 do not fit in memory");
+    // In place of ids, slots lie as these do.
+    {
+        int32_t view[2][EXPERTS] = {{0, 1, 90, 91}, {1, 0, 92, 93}};
+        ftcache_slots in_place = slots_of(&view[0][0]);
+        REFUSED(ftcache_load_part(cache, 0, NULL, &in_place), OUT_OF_ORDER, "no step is partitioned");
+        routes = routes_of(&view[0][0], 2);
+        routes.row_count = 2;
+        routes.row_stride_bytes = sizeof view[0];
+        REFUSED(load(cache, 1, &routes, &in_place), INVALID_ARGUMENT,
+                "slots->slots is routes->ids, with rows 8 bytes apart in place of rows 32 bytes apart");
+        in_place.row_stride_bytes = sizeof view[0];
+        in_place.slot_bytes = 8;
+        REFUSED(load(cache, 1, &routes, &in_place), INVALID_ARGUMENT,
+                "slots->slots is routes->ids, with slots of 8 bytes in place of ids of 4");
+        CHECK(view[0][0] == 0 && view[1][0] == 1 && view[1][2] == 92);
+    }
     // Rows of nothing are nothing, however many.
     routes.row_width = 0;
     OK(load(cache, 1, &routes, &slots));
@@ -180,10 +197,12 @@ static void steps_that_cannot_be_taken(void) {
         const int32_t misses[] = {6, 7};
         const ftcache_step step = step_of(1);
         routes = routes_of(misses, 2);
-        REFUSED(ftcache_load(cache, &step, &routes, &streams, &slots), INVALID_ARGUMENT, "stream 77 is not of this device");
+        REFUSED(ftcache_load(cache, &step, &routes, &streams, &slots), INVALID_ARGUMENT,
+                "stream 77 is not of this device");
         streams.compute = NULL;
         streams.copy = (void *)(uintptr_t)78;
-        REFUSED(ftcache_load(cache, &step, &routes, &streams, &slots), INVALID_ARGUMENT, "stream 78 is not of this device");
+        REFUSED(ftcache_load(cache, &step, &routes, &streams, &slots), INVALID_ARGUMENT,
+                "stream 78 is not of this device");
     }
 
     // Nothing of all this was counted, and both experts are still where they were.
@@ -210,7 +229,8 @@ static void things_that_are_not_there(void) {
     ftcache_slots slots = slots_of(&slot);
 
     REFUSED(ftcache_configuration_pool_get(configuration, 2, &pool), OUT_OF_RANGE, "no pool 2: there are 2 pools");
-    REFUSED(ftcache_configuration_layer_pool(configuration, 3, &of_layer), OUT_OF_RANGE, "no layer 3: the model has 3 layers");
+    REFUSED(ftcache_configuration_layer_pool(configuration, 3, &of_layer), OUT_OF_RANGE,
+            "no layer 3: the model has 3 layers");
     REFUSED(ftcache_configuration_slot_range_get(configuration, 2, 0, &range), OUT_OF_RANGE,
             "no pool 2: there are 2 pools");
     REFUSED(ftcache_configuration_slot_range_get(configuration, 0, 2, &range), OUT_OF_RANGE,

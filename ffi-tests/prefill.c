@@ -197,7 +197,7 @@ static void without_overlap_there_is_one_buffer(void) {
         buffer = 9;
         OK(ftcache_chunk_materialize(cache, layer));
         REFUSED(ftcache_chunk_prefetch(cache, (layer + 1) % LAYERS), UNSUPPORTED,
-                "there is one staging buffer: no layer is staged while another computes");
+                "there is one staging buffer: layers are materialized one at a time");
         OK(ftcache_chunk_wait(cache, layer, &buffer));
         CHECK(buffer == 0 && buffer_holds(cache, layer, 0));
         OK(ftcache_chunk_release(cache, layer));

@@ -19,7 +19,8 @@
  *    describe the model      ftcache_model_new, ftcache_model_layer_set
  *    plan slots for bytes    ftcache_configuration_new, ftcache_configuration_get
  *    make the cache          ftcache_new, ftcache_attach for every layer and bank
- *    at every step           ftcache_load, then kernels that read ftcache_slot_span_get
+ *    at every step           ftcache_load, then kernels that read ftcache_slot_span_get of the layer's pool
+ *                            (ftcache_configuration_layer_pool)
  *    see how it goes         ftcache_report_get, ftcache_stats_get, ftcache_check
  *
  *     ftcache *make_cache(const ftcache_model *model, uint64_t budget_bytes) {
@@ -100,9 +101,9 @@
  *
  * 3  DEVICE MODE
  *
- * Once ftcache_device_enter has moved the residency to the device, admission is a kernel. Both calls only enqueue, and
- * may be captured; a graph is replayed with new routes in the same buffer, as often as there are tokens, with no call
- * between:
+ * The settings say FTCACHE_ADMISSION_DEVICE. Once ftcache_device_enter has moved the residency to the device,
+ * admission is a kernel. Both calls only enqueue, and may be captured; a graph is replayed with new routes in the same
+ * buffer, as often as there are tokens, with no call between:
  *
  *     // Enqueues one layer's step on a stream that may be being captured. ids is device memory: token_count rows of
  *     // top_k ids, which become slots.
@@ -164,14 +165,15 @@
  * Memory     Functions that are called at every step allocate nothing and wait for nothing; each of the others says
  *            what it does. The library allocates by malloc, and its own allocations are small and at set-up: there are
  *            no hooks.
- * Capture    Only the functions of device mode and those that enqueue nothing (plans, statistics) may be called while
- *            a stream of the thread is being captured; the others refuse such a stream.
+ * Capture    While a stream of the thread is being captured, only what says that it may be captured and what enqueues
+ *            nothing (plans, statistics) is to be called. Calls that are given such a stream refuse it; the others
+ *            cannot see it.
  *
- * Linking    libftcache.a may stand in one program with another Rust archive if both were built by the same
- *            toolchain; they then share one standard library, and with it the panic hook. Beside one of another
- *            toolchain, link the shared library, which exports nothing but what is declared here. Neither links CUDA: the
- *            driver is looked for when a cache is made. `cargo xtask install` writes ftcache.pc and a CMake package, which
- *            list the system libraries. ftcache.hpp is the same in C++17.
+ * Linking    libftcache.a may stand in one program with another Rust archive if both were built by the same toolchain;
+ *            they then share one standard library, and with it the panic hook. Beside one of another toolchain, link
+ *            the shared library, which exports nothing but what is declared here. Neither links CUDA: the driver is
+ *            looked for when a cache is made. `cargo xtask install` writes ftcache.pc and a CMake package, which list
+ *            the system libraries. ftcache.hpp is the same in C++17.
  *
  * Copies are not measured by asking for them: ftcache_device_facts_get says how they go, and the program `ftcache
  * probe` measures a machine.
@@ -734,7 +736,7 @@ typedef struct ftcache_tag {
 //
 // Exactly one of budget, budget_bytes and slot_count is set. A byte budget covers the arenas with their pads and the
 // layers that lie on the device as a whole; dedicated staging and tables come on top. Nothing that is asked for is
-// lowered unless a field allows it, and then the report says so.
+// lowered unless a field allows it, and then the report says so; overlap alone goes off by itself (overlap_off).
 typedef struct ftcache_settings {
     // sizeof(ftcache_settings).
     uint32_t struct_size;
@@ -744,8 +746,9 @@ typedef struct ftcache_settings {
     uint64_t budget_bytes;
     // Slots over all pools.
     uint64_t slot_count;
-    // The budget as people write it: "12GiB", "480*18874368", "0.9*free" (of free_bytes), "rest" (what reserves,
-    // tables and dedicated staging leave of it). NULL if one of the two above is set.
+    // The budget as people write it: "12GiB", "480*18874368" (so many times so many bytes), "0.9*free" (of
+    // free_bytes), "rest" (what reserves, tables and dedicated staging leave of it). NULL if one of the two above is
+    // set.
     const char *budget;
     // Free bytes of the device; 0 if that is not known. If it is, what does not fit is refused.
     uint64_t free_bytes;
@@ -753,7 +756,9 @@ typedef struct ftcache_settings {
     const struct ftcache_reserve *reserves;
     // How many.
     uint64_t reserve_count;
-    // Requests decoded at once; each pool gets at least what one step of them can need. 0 means 1.
+    // Requests decoded at once; each pool gets at least what one step of them can need. 0 means 1. For verify steps
+    // each drafted token counts as a request: 3 requests with 2 drafts are 9. Wider steps are refused, and may be
+    // parted.
     uint32_t request_count;
     // 1: decode as many requests at once as fit, if that is fewer. 0: that is refused.
     uint32_t lower_requests;
@@ -787,7 +792,8 @@ typedef struct ftcache_settings {
     uint32_t no_overlap;
     // An ftcache_admission.
     uint32_t admission;
-    // Banks with rows narrower than this are staged whole; 0 means 256 KiB. Refused with FTCACHE_STAGING_NOWHERE.
+    // Banks with rows narrower than this are staged whole from the host, residents too; 0 means 256 KiB. Refused with
+    // FTCACHE_STAGING_NOWHERE.
     uint64_t small_row_bytes;
     // An ftcache_strategy.
     uint32_t strategy;
@@ -1196,7 +1202,7 @@ typedef struct ftcache_step {
     uint32_t reserved;
 } ftcache_step;
 
-// The routes of one step as the router left them: row_count rows (tokens) of row_width ids.
+// The routes of one step as the router left them, in host memory: row_count rows (tokens) of row_width ids.
 //
 // Rows may lie any distance apart: a view of an arg-sort result has row_stride_bytes of 4 * expert_count.
 typedef struct ftcache_routes {
@@ -1226,8 +1232,8 @@ typedef struct ftcache_routes {
     uint32_t reserved;
 } ftcache_routes;
 
-// The engine's own streams. FTCACHE_DEVICE_HOST has the default stream alone, so both are NULL there. The driver's
-// per-thread default stream is refused.
+// The engine's own streams. A struct of zeros, or NULL in its place, is the default stream for both, which is the only
+// one that FTCACHE_DEVICE_HOST has. The driver's per-thread default stream is refused.
 typedef struct ftcache_streams {
     // sizeof(ftcache_streams).
     uint32_t struct_size;
@@ -1239,7 +1245,8 @@ typedef struct ftcache_streams {
     void *copy;
 } ftcache_streams;
 
-// Where a slot for each route is written, in the routes' rows and order. This may be the ids' own memory.
+// Where a slot for each route is written, in host memory, in the routes' rows and order. This may be the ids' own
+// memory: row_stride_bytes and slot_bytes are then those of the routes.
 typedef struct ftcache_slots {
     // sizeof(ftcache_slots).
     uint32_t struct_size;
@@ -1249,8 +1256,8 @@ typedef struct ftcache_slots {
     void *slots;
     // Bytes from one row's first slot to the next row's; 0 means rows without gaps.
     uint64_t row_stride_bytes;
-    // What is written for a route that is absent, or in another part of a partitioned step: a number of slot_bytes
-    // bytes that is no slot of the pool, since no slot is given out twice. -1 is what most kernels skip.
+    // What is written for a route that is absent, or in another part of a partitioned step. It must not be the number
+    // of a slot of the pool, which is checked where it may be written. -1 is what most kernels skip.
     int64_t absent_slot;
     // What is written for a route that the CPU computes, in a hybrid step: as above.
     int64_t cpu_slot;
@@ -1482,9 +1489,10 @@ typedef struct ftcache_chunk_report {
     uint64_t chunks;
     // Layers staged.
     uint64_t layers;
-    // Experts whose rows came from slots, but in banks that are staged whole.
+    // Experts that were in slots. Their rows came from there, but in banks of small rows, which are staged whole from
+    // the host.
     uint64_t gathered;
-    // The other experts, whose rows came from the host.
+    // Experts that were in no slot.
     uint64_t fetched;
     // Experts that lost their slot to a staging buffer.
     uint64_t lost;
@@ -1954,7 +1962,8 @@ ftcache_status ftcache_admit_part(struct ftcache *cache,
 
 // Ends a verify step once it is known which drafts were accepted: these experts have been used, and are made the most
 // recent, by a step number of their own. What was fetched for the others is the first to go after free slots. experts
-// may hold one twice; each must be one that the step routed to. Allocates nothing, waits for nothing.
+// may hold one twice; each must be one that the step routed to. Once for each layer and verify step, one in parts too,
+// whenever that is known: other steps may lie between. Allocates nothing, waits for nothing.
 //
 // Requires: cache came from ftcache_new; experts points to count numbers.
 FTCACHE_MUST_USE
@@ -2050,7 +2059,8 @@ ftcache_status ftcache_placements_get(struct ftcache *cache,
                                       const struct ftcache_placement **placements,
                                       uint64_t *count);
 
-// Moves the residency to the device. From now on steps are admitted there, and what would decide on the host is
+// Moves the residency to the device, whose tables the settings set aside (FTCACHE_ADMISSION_DEVICE); without that they
+// are allocated here, beyond total_bytes. From now on steps are admitted there, and what would decide on the host is
 // refused, until ftcache_device_leave. Loads the kernels, allocates, and waits for everything enqueued. options may be
 // NULL.
 //
@@ -2064,7 +2074,8 @@ ftcache_status ftcache_placements_get(struct ftcache *cache,
 //   ftcache_device_leave                               the residency comes back, as if the steps had been loaded here
 //
 // What a graph holds stays good until the slots are rebuilt or the staging buffers are others; a launch that comes too
-// late writes -1 for every route. Once the cache is freed, no graph that holds its launches may be launched any more.
+// late, or while the residency is with the host, writes -1 for every route. Once the cache is freed, no graph that
+// holds its launches may be launched any more.
 //
 // Requires: cache came from ftcache_new; options is NULL or points to a struct of its struct_size.
 FTCACHE_MUST_USE
@@ -2186,9 +2197,14 @@ ftcache_status ftcache_device_plan_get(struct ftcache *cache,
                                        struct ftcache_plan *plan);
 
 // Opens a prefill chunk over these streams. Slots under borrowed buffers are freed, and handed out to nobody until it
-// ends. Then, layer by layer, while another layer computes:
+// ends; steps may be loaded meanwhile. Then, 0, 1, 2 ... being the layers that have slots, and while another computes:
 //
-//   ftcache_chunk_prefetch(l + 1) | ftcache_chunk_wait(l), kernels of layer l, ftcache_chunk_release(l)
+//   ftcache_chunk_prefetch(0), ftcache_chunk_prefetch(1)
+//   for each layer l: ftcache_chunk_wait(l), kernels over ftcache_staged_span_get,
+//                     ftcache_chunk_release(l), ftcache_chunk_prefetch(l + 2)
+//   ftcache_chunk_end
+//
+// With one buffer (buffer_count of the configuration), ftcache_chunk_materialize(l) before each wait, and no prefetch.
 //
 // The chunk's copies come behind everything that the compute stream was given before. Enqueues events, allocates
 // nothing, waits for nothing. streams may be NULL, and is not looked at where the engine copies by itself.
@@ -2327,10 +2343,14 @@ FTCACHE_MUST_USE ftcache_status ftcache_generation(struct ftcache *cache, uint64
 // Exchanges the slots and the staging for those of another configuration of the same model. Waits until nothing is on
 // its way, and allocates: nobody may read the slots any more.
 //
-// keep 1: residents survive, the most recently used first, if the old and the new slots together take no more than
-// most_bytes of device memory and the device has it; else nobody does, which the report says. Addresses that were
-// handed out are void afterwards (ftcache_generation), and so is every graph that holds launches of device mode. Pins
-// and the order of steps go on; statistics start over. report may be NULL.
+// keep 1: residents survive, the most recently used first. While they move, the old and the new slots lie beside each
+// other: if that is more than most_bytes, or more than the device has, nobody survives, and the report says so.
+// UINT64_MAX is no limit; 0 keeps nobody. In memory of the engine's nothing lies beside, and most_bytes does not
+// count.
+//
+// Addresses that were handed out are void afterwards (ftcache_generation): spans and pools are to be asked for anew.
+// So is every graph that holds launches of device mode. Pins and the order of steps go on; statistics start over.
+// report may be NULL.
 //
 // If the configuration is refused, nothing has changed. If the device has not the memory, the old slots are there
 // again and empty; or there are none, and every call says FTCACHE_STATUS_UNAVAILABLE until a rebuild brings some back.

@@ -220,7 +220,8 @@ template <typename Id>
     return routes;
 }
 
-// Slots without gaps, -1 for absent routes and for those of the CPU.
+// Slots without gaps, -1 for absent routes and for those of the CPU. In place of routes with gaps, row_stride_bytes is
+// to be that of the routes.
 template <typename Slot>
 [[nodiscard]] constexpr ::ftcache_slots slots_of(Slot *slots) noexcept {
     static_assert(std::is_integral_v<Slot> && std::is_signed_v<Slot> && (sizeof(Slot) == 4 || sizeof(Slot) == 8),
@@ -403,6 +404,8 @@ public:
         return detail::made<configuration>(
             [&](::ftcache_configuration **out) { return ::ftcache_configuration_with_budget(get(), budget, out); });
     }
+
+    result<configuration> with_budget(uint64_t bytes) const { return with_budget(std::to_string(bytes).c_str()); }
 
     result<::ftcache_configuration_report> report_get() const {
         return detail::filled<::ftcache_configuration_report>(

@@ -248,6 +248,9 @@ fn check_fields(config: &ftcache_config) -> Result<(), Failure> {
         ("later_step_bytes", config.later_step_bytes > 0, device),
         ("later_flight_count", config.later_flight_count > 0, config.later_step_bytes > 0),
     ];
+    if !(device || config.device == ftcache_device::None as u32) {
+        return Err(not_a("config->device", config.device, "ftcache_device"));
+    }
     match set.iter().find(|(_, set, used)| *set && !used) {
         Some((name, ..)) => Err(Failure::argument(format!("config->{name} is set, and would have no effect"))),
         None => Ok(()),

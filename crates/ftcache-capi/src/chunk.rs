@@ -23,9 +23,10 @@ pub struct ftcache_chunk_report {
     pub chunks: u64,
     /// Layers staged.
     pub layers: u64,
-    /// Experts whose rows came from slots, but in banks that are staged whole.
+    /// Experts that were in slots. Their rows came from there, but in banks of small rows, which are staged whole from
+    /// the host.
     pub gathered: u64,
-    /// The other experts, whose rows came from the host.
+    /// Experts that were in no slot.
     pub fetched: u64,
     /// Experts that lost their slot to a staging buffer.
     pub lost: u64,
@@ -82,9 +83,14 @@ pub struct ftcache_stage_plan {
 unsafe impl SizedStruct for ftcache_stage_plan {}
 
 /// Opens a prefill chunk over these streams. Slots under borrowed buffers are freed, and handed out to nobody until it
-/// ends. Then, layer by layer, while another layer computes:
+/// ends; steps may be loaded meanwhile. Then, 0, 1, 2 ... being the layers that have slots, and while another computes:
 ///
-///   ftcache_chunk_prefetch(l + 1) | ftcache_chunk_wait(l), kernels of layer l, ftcache_chunk_release(l)
+///   ftcache_chunk_prefetch(0), ftcache_chunk_prefetch(1)
+///   for each layer l: ftcache_chunk_wait(l), kernels over ftcache_staged_span_get,
+///                     ftcache_chunk_release(l), ftcache_chunk_prefetch(l + 2)
+///   ftcache_chunk_end
+///
+/// With one buffer (buffer_count of the configuration), ftcache_chunk_materialize(l) before each wait, and no prefetch.
 ///
 /// The chunk's copies come behind everything that the compute stream was given before. Enqueues events, allocates
 /// nothing, waits for nothing. streams may be NULL, and is not looked at where the engine copies by itself.

@@ -43,7 +43,7 @@ fn of_device(error: &DeviceError) -> ftcache_status {
         DeviceError::UnknownHandle { .. } | DeviceError::Arena { .. } | DeviceError::ArenaAlignment { .. } => {
             ftcache_status::InvalidArgument
         }
-        DeviceError::Capturing { .. } => ftcache_status::OutOfOrder,
+        DeviceError::Capturing { .. } | DeviceError::OnDevice { .. } => ftcache_status::OutOfOrder,
         DeviceError::NoKernels { .. } => ftcache_status::Unsupported,
         _ => ftcache_status::Device,
     }

@@ -64,7 +64,7 @@ impl ftcache_model {
     /// The model of a configuration, once every layer is set.
     pub(crate) fn build(&self) -> Result<Model, Failure> {
         if let Some(layer) = self.layers.iter().position(Option::is_none) {
-            let message = format!("layer {layer} of {} is not set", self.layers.len());
+            let message = format!("layer {layer} of {} is not set: ftcache_model_layer_set", self.layers.len());
             return Err(Failure::argument(message));
         }
         let layers = self.layers.iter().flatten().cloned().collect();

@@ -165,7 +165,8 @@ unsafe fn device_step(given: &ftcache_device_step, handle: &Handle) -> Result<De
     })
 }
 
-/// Moves the residency to the device. From now on steps are admitted there, and what would decide on the host is
+/// Moves the residency to the device, whose tables the settings set aside (FTCACHE_ADMISSION_DEVICE); without that they
+/// are allocated here, beyond total_bytes. From now on steps are admitted there, and what would decide on the host is
 /// refused, until ftcache_device_leave. Loads the kernels, allocates, and waits for everything enqueued. options may be
 /// NULL.
 ///
@@ -179,7 +180,8 @@ unsafe fn device_step(given: &ftcache_device_step, handle: &Handle) -> Result<De
 ///   ftcache_device_leave                               the residency comes back, as if the steps had been loaded here
 ///
 /// What a graph holds stays good until the slots are rebuilt or the staging buffers are others; a launch that comes too
-/// late writes -1 for every route. Once the cache is freed, no graph that holds its launches may be launched any more.
+/// late, or while the residency is with the host, writes -1 for every route. Once the cache is freed, no graph that
+/// holds its launches may be launched any more.
 ///
 /// # Safety
 ///

@@ -102,10 +102,14 @@ fn word_of(rebuilt: &Rebuilt) -> ftcache_rebuilt {
 /// Exchanges the slots and the staging for those of another configuration of the same model. Waits until nothing is on
 /// its way, and allocates: nobody may read the slots any more.
 ///
-/// keep 1: residents survive, the most recently used first, if the old and the new slots together take no more than
-/// most_bytes of device memory and the device has it; else nobody does, which the report says. Addresses that were
-/// handed out are void afterwards (ftcache_generation), and so is every graph that holds launches of device mode. Pins
-/// and the order of steps go on; statistics start over. report may be NULL.
+/// keep 1: residents survive, the most recently used first. While they move, the old and the new slots lie beside each
+/// other: if that is more than most_bytes, or more than the device has, nobody survives, and the report says so.
+/// UINT64_MAX is no limit; 0 keeps nobody. In memory of the engine's nothing lies beside, and most_bytes does not
+/// count.
+///
+/// Addresses that were handed out are void afterwards (ftcache_generation): spans and pools are to be asked for anew.
+/// So is every graph that holds launches of device mode. Pins and the order of steps go on; statistics start over.
+/// report may be NULL.
 ///
 /// If the configuration is refused, nothing has changed. If the device has not the memory, the old slots are there
 /// again and empty; or there are none, and every call says FTCACHE_STATUS_UNAVAILABLE until a rebuild brings some back.

@@ -9,7 +9,7 @@ use crate::boundary::{SizedStruct, flag, read_sized, reserved};
 use crate::cache::Handle;
 use crate::failure::Failure;
 
-/// The routes of one step as the router left them: row_count rows (tokens) of row_width ids.
+/// The routes of one step as the router left them, in host memory: row_count rows (tokens) of row_width ids.
 ///
 /// Rows may lie any distance apart: a view of an arg-sort result has row_stride_bytes of 4 * expert_count.
 #[derive(Debug, Clone, Copy)]
@@ -44,7 +44,8 @@ pub struct ftcache_routes {
 // SAFETY: `repr(C)`, a `u32` first, integers and pointers only; NULL is a value of a pointer.
 unsafe impl SizedStruct for ftcache_routes {}
 
-/// Where a slot for each route is written, in the routes' rows and order. This may be the ids' own memory.
+/// Where a slot for each route is written, in host memory, in the routes' rows and order. This may be the ids' own
+/// memory: row_stride_bytes and slot_bytes are then those of the routes.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct ftcache_slots {
@@ -56,8 +57,8 @@ pub struct ftcache_slots {
     pub slots: *mut c_void,
     /// Bytes from one row's first slot to the next row's; 0 means rows without gaps.
     pub row_stride_bytes: u64,
-    /// What is written for a route that is absent, or in another part of a partitioned step: a number of slot_bytes
-    /// bytes that is no slot of the pool, since no slot is given out twice. -1 is what most kernels skip.
+    /// What is written for a route that is absent, or in another part of a partitioned step. It must not be the number
+    /// of a slot of the pool, which is checked where it may be written. -1 is what most kernels skip.
     pub absent_slot: i64,
     /// What is written for a route that the CPU computes, in a hybrid step: as above.
     pub cpu_slot: i64,
@@ -166,6 +167,9 @@ impl Call {
         let ids = unsafe { Ids::read(routes, handle, step.layer) }?;
         // SAFETY: as above.
         let out = unsafe { Out::read(slots, ids.shape(), handle, step, ids.may_be_absent()) }?;
+        if let Some(out) = &out {
+            out.grid.check_place(&ids.grid)?;
+        }
         Ok(Self { ids, out })
     }
 }
@@ -290,6 +294,26 @@ impl Grid {
 
     fn shape(&self) -> Shape {
         Shape { row_count: self.row_count as u64, row_width: self.row_width as u64 }
+    }
+
+    /// Slots in the ids' own memory lie as the ids do: with other rows they would overwrite one another's.
+    fn check_place(&self, ids: &Self) -> Result<(), Failure> {
+        if self.base != ids.base || self.row_count == 0 {
+            return Ok(());
+        }
+        if self.value_bytes != ids.value_bytes {
+            let (slot, id) = (self.value_bytes, ids.value_bytes);
+            let message = format!("slots->slots is routes->ids, with slots of {slot} bytes in place of ids of {id}");
+            return Err(Failure::argument(message));
+        }
+        if self.row_count > 1 && self.row_stride != ids.row_stride {
+            let message = format!(
+                "slots->slots is routes->ids, with rows {} bytes apart in place of rows {} bytes apart",
+                self.row_stride, ids.row_stride
+            );
+            return Err(Failure::argument(message));
+        }
+        Ok(())
     }
 
     /// Byte offset of each value, row by row.

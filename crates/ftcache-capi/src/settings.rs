@@ -164,7 +164,7 @@ pub struct ftcache_rate {
 ///
 /// Exactly one of budget, budget_bytes and slot_count is set. A byte budget covers the arenas with their pads and the
 /// layers that lie on the device as a whole; dedicated staging and tables come on top. Nothing that is asked for is
-/// lowered unless a field allows it, and then the report says so.
+/// lowered unless a field allows it, and then the report says so; overlap alone goes off by itself (overlap_off).
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct ftcache_settings {
@@ -176,8 +176,9 @@ pub struct ftcache_settings {
     pub budget_bytes: u64,
     /// Slots over all pools.
     pub slot_count: u64,
-    /// The budget as people write it: "12GiB", "480*18874368", "0.9*free" (of free_bytes), "rest" (what reserves,
-    /// tables and dedicated staging leave of it). NULL if one of the two above is set.
+    /// The budget as people write it: "12GiB", "480*18874368" (so many times so many bytes), "0.9*free" (of
+    /// free_bytes), "rest" (what reserves, tables and dedicated staging leave of it). NULL if one of the two above is
+    /// set.
     pub budget: *const c_char,
     /// Free bytes of the device; 0 if that is not known. If it is, what does not fit is refused.
     pub free_bytes: u64,
@@ -185,7 +186,9 @@ pub struct ftcache_settings {
     pub reserves: *const ftcache_reserve,
     /// How many.
     pub reserve_count: u64,
-    /// Requests decoded at once; each pool gets at least what one step of them can need. 0 means 1.
+    /// Requests decoded at once; each pool gets at least what one step of them can need. 0 means 1. For verify steps
+    /// each drafted token counts as a request: 3 requests with 2 drafts are 9. Wider steps are refused, and may be
+    /// parted.
     pub request_count: u32,
     /// 1: decode as many requests at once as fit, if that is fewer. 0: that is refused.
     pub lower_requests: u32,
@@ -219,7 +222,8 @@ pub struct ftcache_settings {
     pub no_overlap: u32,
     /// An ftcache_admission.
     pub admission: u32,
-    /// Banks with rows narrower than this are staged whole; 0 means 256 KiB. Refused with FTCACHE_STAGING_NOWHERE.
+    /// Banks with rows narrower than this are staged whole from the host, residents too; 0 means 256 KiB. Refused with
+    /// FTCACHE_STAGING_NOWHERE.
     pub small_row_bytes: u64,
     /// An ftcache_strategy.
     pub strategy: u32,

@@ -73,8 +73,8 @@ pub struct ftcache_step {
 // SAFETY: `repr(C)`, a `u32` first, integers only.
 unsafe impl SizedStruct for ftcache_step {}
 
-/// The engine's own streams. FTCACHE_DEVICE_HOST has the default stream alone, so both are NULL there. The driver's
-/// per-thread default stream is refused.
+/// The engine's own streams. A struct of zeros, or NULL in its place, is the default stream for both, which is the only
+/// one that FTCACHE_DEVICE_HOST has. The driver's per-thread default stream is refused.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct ftcache_streams {
@@ -307,6 +307,9 @@ impl Parted {
     /// A part and its routes.
     fn part(&self, part: u32) -> Result<(Step, &[ExpertId], Shape), Failure> {
         let part_count = self.parts.len();
+        if part_count == 0 {
+            return Err(Failure::new(ftcache_status::OutOfOrder, "no step is partitioned"));
+        }
         let found = self.parts.iter().nth(part as usize).zip(self.shape);
         let found = found.ok_or_else(|| Failure::range(format!("no part {part}: the step has {part_count} parts")))?;
         let ((step, routes), shape) = found;
@@ -378,7 +381,8 @@ pub unsafe extern "C" fn ftcache_admit_part(
 
 /// Ends a verify step once it is known which drafts were accepted: these experts have been used, and are made the most
 /// recent, by a step number of their own. What was fetched for the others is the first to go after free slots. experts
-/// may hold one twice; each must be one that the step routed to. Allocates nothing, waits for nothing.
+/// may hold one twice; each must be one that the step routed to. Once for each layer and verify step, one in parts too,
+/// whenever that is known: other steps may lie between. Allocates nothing, waits for nothing.
 ///
 /// # Safety
 ///

@@ -324,7 +324,7 @@ mod tests {
         locked         2     12          16,384              0
         pageable       4    114          32,768              0
 
-        blocks 2, 5, 11 not pinned: 8,192 bytes of pages each; the budget had 4,096 left
+        blocks 2, 5, 11 not pinned: 8192 bytes of pages each; the budget had 4096 left
         block 3 not pinned: the CPU computes it
         block 7 not pinned: the device refused
         block 9 not pinned: not tried after the refusal

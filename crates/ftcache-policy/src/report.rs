@@ -255,7 +255,7 @@ impl fmt::Display for OverlapOff {
 impl fmt::Display for Declined {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Slotless => "left out by the constraints",
+            Self::Slotless => "it is to hold none",
             Self::Cpu => "decodes on the CPU",
             Self::Resident => "on the device as a whole",
         })

@@ -111,7 +111,7 @@ impl fmt::Display for StageError {
             }
             Self::ChunkOpen => write!(f, "a prefill chunk is open"),
             Self::NoChunk => write!(f, "no prefill chunk is open"),
-            Self::NoOverlap => write!(f, "there is one staging buffer: no layer is staged while another computes"),
+            Self::NoOverlap => write!(f, "there is one staging buffer: layers are materialized one at a time"),
             Self::NotReleased { buffer, layer } => {
                 write!(f, "staging buffer {buffer} holds layer {layer}, which has not been released")
             }

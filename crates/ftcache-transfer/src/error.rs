@@ -57,6 +57,12 @@ pub enum DeviceError {
         /// The geometry's alignment in bytes.
         alignment: u64,
     },
+    /// What launches of device mode may read is not exchanged under them.
+    #[error("{operation}: the residency is on the device: leave device mode first")]
+    OnDevice {
+        /// What was asked for.
+        operation: &'static str,
+    },
     /// A stream that a graph is being captured on: what is copied now would be copied again by every replay, whatever
     /// the routes are by then.
     #[error("stream {stream:#x} is being captured")]

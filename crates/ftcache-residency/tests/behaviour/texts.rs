@@ -115,7 +115,7 @@ fn calls_out_of_the_order_of_a_chunk() {
     the staging buffers are not laid out for these pools: the cache has no pool 1
     a prefill chunk is open
     no prefill chunk is open
-    there is one staging buffer: no layer is staged while another computes
+    there is one staging buffer: layers are materialized one at a time
     staging buffer 1 holds layer 3, which has not been released
     layer 3 has been staged in this chunk
     layer 3 is in no staging buffer

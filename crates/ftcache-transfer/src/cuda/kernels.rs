@@ -254,7 +254,7 @@ impl CudaDevice {
             let symbol = CString::new(kernel.symbol()).expect("a symbol has no zeros");
             // SAFETY: the module is loaded, the name is ended by zero, and the driver writes one handle.
             let code = unsafe { (calls.function)(function, module, symbol.as_ptr()) };
-            self.done(kernel.symbol(), 0, code)?;
+            self.done(kernel.operation(), 0, code)?;
         }
         Ok(functions)
     }
@@ -266,7 +266,7 @@ impl CudaDevice {
     /// As there.
     pub(super) unsafe fn launch_kernel(&self, stream: Stream, launch: &Launch<'_>) -> Result<(), DeviceError> {
         let Launch { kernel, block_count, thread_count, shared_bytes, arguments } = *launch;
-        let (operation, bytes) = (kernel.symbol(), arguments.len() as u64);
+        let (operation, bytes) = (kernel.operation(), arguments.len() as u64);
         let Some(Kernels { calls, functions, .. }) = &self.kernels else {
             let reason = "kernels are not prepared".to_owned();
             return Err(DeviceError::Failed { operation, bytes: 0, reason });

@@ -398,21 +398,26 @@ impl Kernel {
         Self::Statistics,
     ];
 
+    /// What errors call it.
+    pub(crate) const fn operation(self) -> &'static str {
+        match self {
+            Self::Admit => "kernel ftcache_admit",
+            Self::AdmitHybrid => "kernel ftcache_admit_hybrid",
+            Self::Await => "kernel ftcache_await",
+            Self::GatherRows => "kernel ftcache_gather_rows",
+            Self::GatherSlots => "kernel ftcache_gather_slots",
+            Self::CompactHits => "kernel ftcache_compact_hits",
+            Self::Invalidate => "kernel ftcache_invalidate",
+            Self::Materialize => "kernel ftcache_materialize",
+            Self::Zero => "kernel ftcache_zero",
+            Self::Reset => "kernel ftcache_reset",
+            Self::Statistics => "kernel ftcache_statistics",
+        }
+    }
+
     /// Its name in an image.
     pub const fn symbol(self) -> &'static str {
-        match self {
-            Self::Admit => "ftcache_admit",
-            Self::AdmitHybrid => "ftcache_admit_hybrid",
-            Self::Await => "ftcache_await",
-            Self::GatherRows => "ftcache_gather_rows",
-            Self::GatherSlots => "ftcache_gather_slots",
-            Self::CompactHits => "ftcache_compact_hits",
-            Self::Invalidate => "ftcache_invalidate",
-            Self::Materialize => "ftcache_materialize",
-            Self::Zero => "ftcache_zero",
-            Self::Reset => "ftcache_reset",
-            Self::Statistics => "ftcache_statistics",
-        }
+        self.operation().split_at("kernel ".len()).1
     }
 
     /// Bytes of its arguments.

@@ -44,7 +44,7 @@ pub enum DeviceModeError {
         other: &'static str,
     },
     /// The residency is on the device already.
-    #[error("the residency is on the device")]
+    #[error("the residency is on the device: leave device mode first")]
     OnDevice,
     /// The residency is with the host.
     #[error("the residency is with the host: enter device mode first")]

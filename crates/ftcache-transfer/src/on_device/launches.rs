@@ -203,8 +203,7 @@ impl<D: Device> Loader<D> {
     /// Launches may read what these calls would exchange.
     pub(crate) fn check_with_host(&self, operation: &'static str) -> Result<(), DeviceError> {
         if self.is_in_device_mode() {
-            let reason = "the residency is on the device".to_owned();
-            return Err(DeviceError::Failed { operation, bytes: 0, reason });
+            return Err(DeviceError::OnDevice { operation });
         }
         Ok(())
     }

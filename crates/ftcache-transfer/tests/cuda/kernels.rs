@@ -183,7 +183,7 @@ fn a_kernel_that_an_image_lacks_is_named_and_nothing_stays_loaded() {
     let mut device = world.device();
     for _ in 0..2 {
         let refused = device.prepare_kernels().unwrap_err();
-        let text = "ftcache_reset: CUDA_ERROR_NOT_FOUND (500): named symbol not found";
+        let text = "kernel ftcache_reset: CUDA_ERROR_NOT_FOUND (500): named symbol not found";
         assert_eq!(refused.to_string(), text);
         assert_eq!((device.kernel_image(), emulated(&world).counts().modules), (None, 0));
     }
@@ -320,7 +320,7 @@ fn a_launch_that_the_driver_refuses_is_named_after_its_kernel() {
     let arguments = zero_arguments(&[]);
     emulated(&world).fail_call("cuLaunchKernel", 0, 999);
     let refused = launch(&mut device, Stream::DEFAULT, &zeroing(&arguments)).unwrap_err();
-    assert_snapshot!(refused, @"ftcache_zero: CUDA_ERROR_UNKNOWN (999): unknown error");
+    assert_snapshot!(refused, @"kernel ftcache_zero: CUDA_ERROR_UNKNOWN (999): unknown error");
     launch(&mut device, Stream::DEFAULT, &zeroing(&arguments)).unwrap();
     drop(device);
     world.check_gone();

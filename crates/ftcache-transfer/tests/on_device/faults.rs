@@ -455,7 +455,7 @@ fn shapes_that_no_block_has_and_calls_at_the_wrong_time_are_refused() {
     1056 threads a block; a multiple of 32 up to 1024 is needed
     2048 threads a block; a multiple of 32 up to 1024 is needed
     4294967295 threads a block; a multiple of 32 up to 1024 is needed
-    the residency is on the device
+    the residency is on the device: leave device mode first
     a prefill chunk is open on the device
     the residency is with the host: enter device mode first
     the residency is with the host: enter device mode first

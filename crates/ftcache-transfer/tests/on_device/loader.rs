@@ -355,7 +355,7 @@ fn a_loader_refuses_what_it_cannot_do_and_says_why() {
     the residency is with the host: enter device mode first
     0 blocks gather nothing
     48 threads a block; a multiple of 32 up to 1024 is needed
-    the residency is on the device
+    the residency is on the device: leave device mode first
     no layer 7: the cache has 3 layers
     there are no staging buffers on the device
     there are no staging buffers on the device

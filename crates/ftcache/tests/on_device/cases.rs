@@ -108,7 +108,7 @@ fn modes_do_not_mix() {
     let plan = rig.cache.plan().to_string();
     let told = rig.cache.load_on(Streams::one(Stream::DEFAULT), layer(0), &ids).unwrap_err();
     assert_eq!(told, DeviceModeError::OnDevice.into());
-    assert_snapshot!(told, @"the residency is on the device");
+    assert_snapshot!(told, @"the residency is on the device: leave device mode first");
     assert_eq!(rig.cache.plan().to_string(), plan);
     rig.check_reading("a refused load");
     rig.leave("at the end");
@@ -220,7 +220,7 @@ fn no_slot_is_that_of_two_experts_and_other_routes_have_the_values_of_the_caller
         let admitted = rig.cache.admit_on_device(rig.stream, &told);
         match is_slot {
             true => {
-                let what = "the value for the CPU";
+                let what = "the value for absent routes";
                 assert_eq!(admitted, Err(DeviceModeError::ValueIsSlot { what, value, slot_count: 7 }.into()));
             }
             false => {

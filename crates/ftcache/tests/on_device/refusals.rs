@@ -207,7 +207,7 @@ fn in_device_mode_nothing_is_decided_on_the_host() {
     ];
     for (name, call) in &calls {
         let told = refused(&mut rig, call);
-        assert_eq!(told, "the residency is on the device", "{name}");
+        assert_eq!(told, "the residency is on the device: leave device mode first", "{name}");
         rig.check_reading(name);
     }
     // Calls that need an open chunk say that there is none.
