@@ -377,7 +377,7 @@ static void who_pins(void) {
     {
         char message[64];
         snprintf(message, sizeof message, "no registration begins at %p", (void *)(memory + 1));
-        REFUSED(ftcache_unregister(cache, memory + 1), HOST, message);
+        REFUSED(ftcache_unregister(cache, memory + 1), INVALID_ARGUMENT, message);
     }
     ftcache_free(cache);
     // What the engine pinned it unpins.

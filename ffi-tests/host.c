@@ -89,11 +89,11 @@ static void memory_is_registered_and_let_go(void) {
     OK(ftcache_register(cache, host_rows, sizeof host_rows, 0, 4096));
     snprintf(message, sizeof message, "2304 bytes at %p share bytes with 2304 at %p, which are registered",
              (void *)host_rows, (void *)host_rows);
-    REFUSED(ftcache_register(cache, host_rows, sizeof host_rows, 0, 0), HOST, message);
+    REFUSED(ftcache_register(cache, host_rows, sizeof host_rows, 0, 0), INVALID_ARGUMENT, message);
     REFUSED(ftcache_register(cache, host_rows, 64, 2, 0), INVALID_ARGUMENT, "read_only is 2, not 0 or 1");
     OK(ftcache_unregister(cache, host_rows));
     snprintf(message, sizeof message, "no registration begins at %p", (void *)host_rows);
-    REFUSED(ftcache_unregister(cache, host_rows), HOST, message);
+    REFUSED(ftcache_unregister(cache, host_rows), INVALID_ARGUMENT, message);
     OK(ftcache_register(cache, host_rows, 0, 0, 0));
     ftcache_free(cache);
 }

@@ -56,6 +56,7 @@ static void what_is_not_fetched_is_the_cpus(void) {
     OK(admit(cache, &step, absent));
     CHECK(ANSWER(1, 2, -2, -1) && COPIES(cache, {2, 3}));
     OK(ftcache_commit(cache));
+    REFUSED(ftcache_plan_cpu_experts(cache, experts, 4, 3), INVALID_ARGUMENT, "none is 3, an expert of 0..8");
     OK(ftcache_plan_cpu_experts(cache, experts, 4, -3));
     CHECK(experts[0] == -3 && experts[1] == -3 && experts[2] == 2 && experts[3] == -3);
     OK(ftcache_plan_split_weights(cache, weights, device, cpu, 4));

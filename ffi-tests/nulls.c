@@ -93,7 +93,7 @@ static void of_settings(void) {
     settings.reserve_count = 1;
     COUNTED(ftcache_configuration_new(model, &settings, &out), "settings->reserves", "a count of 1");
     settings.reserves = &reserve;
-    NAMED(ftcache_configuration_new(model, &settings, &out), "settings->reserves->name");
+    NAMED(ftcache_configuration_new(model, &settings, &out), "settings->reserves[0].name");
     settings = settings_of(8);
     settings.batch_size_count = 1;
     COUNTED(ftcache_configuration_new(model, &settings, &out), "settings->batch_sizes", "a count of 1");
@@ -175,7 +175,7 @@ static void of_upkeep(ftcache *cache) {
     NAMED(ftcache_synchronize(NULL), "cache");
     NAMED(ftcache_load_files(NULL, &path, 1, &bank, 1, NULL, NULL), "cache");
     COUNTED(ftcache_load_files(cache, NULL, 1, &bank, 1, NULL, NULL), "paths", "a count of 1");
-    NAMED(ftcache_load_files(cache, &no_path, 1, &bank, 1, NULL, NULL), "a path");
+    NAMED(ftcache_load_files(cache, &no_path, 1, &bank, 1, NULL, NULL), "paths[0]");
     COUNTED(ftcache_load_files(cache, &path, 1, NULL, 1, NULL, NULL), "banks", "a count of 1");
     options.cpu_layer_count = 1;
     COUNTED(ftcache_load_files(cache, &path, 1, &bank, 1, &options, NULL), "options->cpu_layers", "a count of 1");

@@ -231,9 +231,10 @@ enum ftcache_status
     // is being captured. Nothing has changed.
     FTCACHE_STATUS_OUT_OF_ORDER = 12,
     // The row of an expert is on its way behind an earlier step, so that a step that fetches every miss has to wait
-    // for it: try again once it has landed. Nothing has changed.
+    // for it, and so has what would give its slot to another: try again once it has landed. Nothing has changed.
     FTCACHE_STATUS_IN_FLIGHT = 13,
-    // A rebuild left no slots. Another, of fewer bytes, may bring some back; every other call says so until then.
+    // A rebuild left no slots. Another, of fewer bytes, may bring some back; every call that needs slots says so until
+    // then.
     FTCACHE_STATUS_UNAVAILABLE = 14,
     // Launches on the device were refused since the last look: they wrote -1 for every route and left the maps as they
     // were.
@@ -1153,8 +1154,8 @@ typedef struct ftcache_slot_span {
     uint32_t struct_size;
     // Slots.
     uint32_t slot_count;
-    // Device address of slot 0, a multiple of the settings' alignment and of 64 if no pool lies before. It does not
-    // move until the cache is rebuilt: see ftcache_generation.
+    // Device address of slot 0, a multiple of the settings' alignment; in memory that the cache allocated also of 64,
+    // if no pool lies before. It does not move until the cache is rebuilt: see ftcache_generation.
     void *address;
     // Bytes from one slot to the next.
     uint64_t stride;
@@ -1295,7 +1296,7 @@ typedef struct ftcache_plan {
     // 1 if this is the answer to an earlier call with the same token: its copies were made then, and are not to be
     // made again.
     uint32_t is_repeat;
-    // Distinct experts of the step.
+    // Distinct experts of the step; of the step before, for a plan of ftcache_admit_later.
     uint32_t distinct_count;
     // Of these, those that were in no slot.
     uint32_t miss_count;
@@ -2207,7 +2208,8 @@ ftcache_status ftcache_device_plan_get(struct ftcache *cache,
 // With one buffer (buffer_count of the configuration), ftcache_chunk_materialize(l) before each wait, and no prefetch.
 //
 // The chunk's copies come behind everything that the compute stream was given before. Enqueues events, allocates
-// nothing, waits for nothing. streams may be NULL, and is not looked at where the engine copies by itself.
+// nothing, waits for nothing. streams may be NULL, and is not looked at where the engine copies by itself; what that
+// has on its way behind a step must have landed.
 //
 // Requires: cache came from ftcache_new; streams is NULL or points to a struct of its struct_size, and its streams
 // live until everything was synchronised after the chunk.
@@ -2346,14 +2348,16 @@ FTCACHE_MUST_USE ftcache_status ftcache_generation(struct ftcache *cache, uint64
 // keep 1: residents survive, the most recently used first. While they move, the old and the new slots lie beside each
 // other: if that is more than most_bytes, or more than the device has, nobody survives, and the report says so.
 // UINT64_MAX is no limit; 0 keeps nobody. In memory of the engine's nothing lies beside, and most_bytes does not
-// count.
+// count, nor where the engine copies by itself: it moves the rows of the report's moves, and must have landed what is
+// on its way.
 //
 // Addresses that were handed out are void afterwards (ftcache_generation): spans and pools are to be asked for anew.
 // So is every graph that holds launches of device mode. Pins and the order of steps go on; statistics start over.
 // report may be NULL.
 //
 // If the configuration is refused, nothing has changed. If the device has not the memory, the old slots are there
-// again and empty; or there are none, and every call says FTCACHE_STATUS_UNAVAILABLE until a rebuild brings some back.
+// again and empty; or there are none, and every call that needs some says FTCACHE_STATUS_UNAVAILABLE until a rebuild
+// brings some back.
 //
 // Requires: cache came from ftcache_new; configuration came from this library; report is NULL or points to a struct of
 // its struct_size.
@@ -2366,6 +2370,8 @@ ftcache_status ftcache_rebuild(struct ftcache *cache,
 
 // Who is in a slot, in the order of use, as bytes to be kept for a later run. fingerprint is the caller's: a hash of
 // the model file and whatever else must be the same then.
+//
+// In device mode it is who was when the residency went there.
 //
 // *needed is set to their number. If capacity is less, nothing is written; buffer may be NULL if capacity is 0.
 // Allocates; waits for nothing.

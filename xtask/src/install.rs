@@ -60,7 +60,7 @@ fn version() -> Outcome<String> {
 #[derive(Debug, PartialEq, Eq)]
 struct Names {
     shared: String,
-    /// What stands for it, each for the one before: `libftcache.so.0` and `libftcache.so`.
+    /// What stands for it, each for the one before: `libftcache.so.0.1` and `libftcache.so`.
     links: Vec<String>,
     archive: &'static str,
     /// A DLL is linked by another file.
@@ -74,8 +74,10 @@ impl Names {
             "windows" => plain("ftcache.dll", "ftcache.lib", Some("ftcache.dll.lib")),
             "macos" => plain("libftcache.dylib", "libftcache.a", None),
             _ => {
-                let major = version.split('.').next().unwrap_or_default();
-                let links = vec![format!("libftcache.so.{major}"), "libftcache.so".to_owned()];
+                // As `crates/ftcache-capi/build.rs` has it: of 0.x each minor number is another interface.
+                let parts = if version.starts_with("0.") { 2 } else { 1 };
+                let interface = version.split('.').take(parts).collect::<Vec<_>>().join(".");
+                let links = vec![format!("libftcache.so.{interface}"), "libftcache.so".to_owned()];
                 Self { shared: format!("libftcache.so.{version}"), links, archive: "libftcache.a", import: None }
             }
         }
@@ -183,6 +185,10 @@ fn make_folder(of: &Path) -> Outcome {
 /// Copies a file. A program that has the one before mapped keeps it.
 fn put(source: &Path, target: &Path) -> Outcome {
     make_folder(target)?;
+    // What is removed first must not be what is to be copied.
+    if source.canonicalize().ok().is_some_and(|source| target.canonicalize().is_ok_and(|target| target == source)) {
+        return Err(format!("{} is where it is installed from", target.display()));
+    }
     remove(target)?;
     std::fs::copy(source, target)
         .map(|_| ())
@@ -249,7 +255,8 @@ mod tests {
     fn files_are_named_as_the_system_looks_for_them() {
         let names = Names::of("linux", "0.1.2");
         assert_eq!(names.shared, "libftcache.so.0.1.2");
-        assert_eq!(names.links, ["libftcache.so.0", "libftcache.so"]);
+        assert_eq!(names.links, ["libftcache.so.0.1", "libftcache.so"]);
+        assert_eq!(Names::of("linux", "2.3.4").links, ["libftcache.so.2", "libftcache.so"]);
         let names = Names::of("windows", "0.1.2");
         assert_eq!(
             (&*names.shared, names.archive, names.import),

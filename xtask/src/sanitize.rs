@@ -1,9 +1,9 @@
-//! `cargo xtask sanitize`: the C tests once more, with the library and the tests both watched by the address and the
-//! undefined-behaviour sanitizer, then by the thread sanitizer.
+//! `cargo xtask sanitize`: the C tests once more, with the library and the tests both watched by the address sanitizer
+//! (the tests by the undefined-behaviour one too), then by the thread sanitizer.
 //!
-//! rustc knows them as unstable options, which the stable toolchain takes with RUSTC_BOOTSTRAP; gcc's runtimes serve its
-//! code as well as C's. The standard library is not watched: it is not built here. Each sanitizer first has to see a
-//! mistake that is made inside the library on purpose.
+//! rustc knows them as unstable options, which the stable toolchain takes with RUSTC_BOOTSTRAP; gcc's runtimes serve
+//! its code as well as C's. The standard library is not watched: it is not built here. Each sanitizer first has to see
+//! a mistake that is made inside the library on purpose.
 
 use crate::ctest::ctest;
 use crate::run::{Outcome, cargo, command, output, run, target};

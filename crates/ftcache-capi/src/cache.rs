@@ -5,7 +5,7 @@ use std::path::Path;
 
 use ftcache_core::{
     AnyDevice, BounceSize, Cache, Configuration, CudaContext, CudaDevice, CudaDriver, DeviceReading, ExpertId,
-    HostDevice, LaterLimits, LayerId, Loader, Planner, residency,
+    HostDevice, LaterLimits, LayerId, Loader, Planner, reserved_routes, residency,
 };
 
 use crate::boundary::{Guarded, SizedStruct, array, guard, read_sized, required, required_mut, text};
@@ -222,8 +222,8 @@ fn make(configuration: &Configuration, config: &ftcache_config, device: AnyDevic
 }
 
 fn routes_of(config: &ftcache_config) -> Result<usize, Failure> {
-    // Far past any step, and a mistaken count should not become an allocation.
-    let most = 1 << 28;
+    // Every layer remembers as many: a mistaken count should not become an allocation.
+    let most = 1 << 16;
     if config.remembered_routes > most {
         let message = format!("config->remembered_routes is {}; at most {most}", config.remembered_routes);
         return Err(Failure::argument(message));
@@ -326,13 +326,15 @@ pub unsafe extern "C" fn ftcache_new(
     })
 }
 
+/// Flights of a planner for which room is made beforehand: one behind a step, and another before it has landed.
+pub(crate) const PLANNED_FLIGHTS: usize = 2;
+
 /// A residency whose rows the engine moves.
 fn plan_only(configuration: &Configuration, config: &ftcache_config) -> Result<Engine, Failure> {
     let geometry = configuration.geometry();
     let mut cache = residency::Cache::new(geometry);
-    // As many as the requests route to, but for engines that say "no limit" with the largest number there is.
-    let routes = (geometry.model().top_k() as usize).saturating_mul(configuration.request_count() as usize);
-    cache.reserve(routes.min(1 << 16));
+    cache.reserve(reserved_routes(geometry));
+    cache.reserve_flights(PLANNED_FLIGHTS);
     if let Some(staging) = configuration.staging() {
         cache.set_staging(staging.clone(), configuration.small_row_bytes())?;
     }

@@ -93,7 +93,8 @@ unsafe impl SizedStruct for ftcache_stage_plan {}
 /// With one buffer (buffer_count of the configuration), ftcache_chunk_materialize(l) before each wait, and no prefetch.
 ///
 /// The chunk's copies come behind everything that the compute stream was given before. Enqueues events, allocates
-/// nothing, waits for nothing. streams may be NULL, and is not looked at where the engine copies by itself.
+/// nothing, waits for nothing. streams may be NULL, and is not looked at where the engine copies by itself; what that
+/// has on its way behind a step must have landed.
 ///
 /// # Safety
 ///
@@ -106,7 +107,7 @@ pub unsafe extern "C" fn ftcache_chunk_begin(cache: *mut ftcache, streams: *cons
     enter(unsafe { cache.as_ref() }, |handle| match &mut handle.engine {
         // SAFETY: points to a struct of its size, or NULL, by the caller's word.
         Engine::Device(cache) => Ok(cache.begin_chunk(unsafe { streams_of(streams) }?)?),
-        Engine::Planner(planner) => Ok(planner.cache_mut()?.begin_chunk()?),
+        Engine::Planner(planner) => Ok(planner.begin_chunk()?),
     })
 }
 
@@ -284,6 +285,11 @@ pub unsafe extern "C" fn ftcache_chunk_abandon(
 unsafe fn end(cache: *mut ftcache, report: *mut ftcache_chunk_report, abandon: bool) -> ftcache_status {
     // SAFETY: a handle of ours by the caller's word.
     enter(unsafe { cache.as_ref() }, |handle| {
+        if !report.is_null() {
+            // A report that cannot be written is told before anything ends.
+            // SAFETY: points to a struct of its size by the caller's word.
+            unsafe { crate::boundary::check_sized(report, "report") }?;
+        }
         let ended = match &mut handle.engine {
             Engine::Device(cache) if abandon => cache.abandon_chunk()?,
             Engine::Device(cache) => cache.end_chunk()?,

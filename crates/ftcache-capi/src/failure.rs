@@ -117,7 +117,7 @@ fn of_device_mode(error: &DeviceModeError) -> ftcache_status {
 fn of_arena(error: &ArenaError) -> ftcache_status {
     match error {
         ArenaError::Device(error) => of_device(error),
-        ArenaError::UnknownFile { .. } => ftcache_status::OutOfRange,
+        ArenaError::UnknownFile { .. } | ArenaError::UnknownCpuLayer { .. } => ftcache_status::OutOfRange,
         ArenaError::NoBanks
         | ArenaError::DuplicateBank { .. }
         | ArenaError::EmptyBank { .. }
@@ -183,10 +183,20 @@ by! {
     CpuLayersError => |_| ftcache_status::InvalidArgument,
     ProfileError => |_| ftcache_status::InvalidArgument,
     RatesError => |_| ftcache_status::InvalidArgument,
-    DriverError => |_| ftcache_status::Device,
+    DriverError => |error| match error {
+        DriverError::NotFound { .. } | DriverError::MissingSymbol { .. } | DriverError::TooOld { .. } => {
+            ftcache_status::Unsupported
+        }
+        DriverError::UnknownDevice { .. } => ftcache_status::OutOfRange,
+        DriverError::NoContext => ftcache_status::OutOfOrder,
+        _ => ftcache_status::Device,
+    },
     ArenaError => of_arena,
     RegisterError => |error| match error {
         RegisterError::Device(error) => of_device(error),
+        RegisterError::Overlap { .. } | RegisterError::TooLarge { .. } | RegisterError::Unknown { .. } => {
+            ftcache_status::InvalidArgument
+        }
         _ => ftcache_status::Host,
     },
     LinkError => |error| match error {
@@ -198,6 +208,7 @@ by! {
         PlannerError::Ensure(error) => of_step(error),
         PlannerError::Stage(error) => of_stage(error),
         PlannerError::Snapshot(error) => of_snapshot(error),
+        PlannerError::InFlight => ftcache_status::InFlight,
         _ => ftcache_status::OutOfOrder,
     },
 }

@@ -232,9 +232,10 @@ pub unsafe extern "C" fn ftcache_load_files(
         // SAFETY: `path_count` texts by the caller's word.
         let texts = unsafe { array(paths, path_count, "paths") }?;
         let mut paths = Vec::new();
-        for path in texts {
+        for (index, path) in texts.iter().enumerate() {
             // SAFETY: a text by the caller's word.
-            let path = unsafe { text(*path, "paths") }?.ok_or_else(|| Failure::argument("a path is NULL"))?;
+            let path = unsafe { text(*path, "paths") }?;
+            let path = path.ok_or_else(|| Failure::argument(format!("paths[{index}] is NULL")))?;
             paths.push(PathBuf::from(path));
         }
         // SAFETY: `bank_count` entries by the caller's word.

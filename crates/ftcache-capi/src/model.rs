@@ -104,6 +104,13 @@ pub unsafe extern "C" fn ftcache_model_new(
                 1 << 20
             )));
         }
+        // Each expert has its place in tables: the same of all of them together.
+        let experts = u64::from(config.layer_count) * u64::from(config.expert_count);
+        if experts > 1 << 24 {
+            let ftcache_model_config { layer_count, expert_count, .. } = config;
+            let message = format!("{layer_count} layers of {expert_count} experts are {experts}; at most {}", 1 << 24);
+            return Err(Failure::argument(message));
+        }
         let layers = vec![None; config.layer_count as usize];
         let (expert_count, top_k) = (config.expert_count, config.top_k);
         *out = Box::into_raw(Box::new(ftcache_model { expert_count, top_k, quantisation, layers }));

@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-use ftcache_core::residency::{OpenPlan, Placement};
+use ftcache_core::residency::{LatePlan, OpenPlan, Placement};
 use ftcache_core::{Copy, ExpertId, Plan, Run, SlotId};
 
 use crate::boundary::{SizedStruct, array, array_mut, required_mut, write_sized, write_text};
@@ -63,7 +63,7 @@ pub struct ftcache_plan {
     /// 1 if this is the answer to an earlier call with the same token: its copies were made then, and are not to be
     /// made again.
     pub is_repeat: u32,
-    /// Distinct experts of the step.
+    /// Distinct experts of the step; of the step before, for a plan of ftcache_admit_later.
     pub distinct_count: u32,
     /// Of these, those that were in no slot.
     pub miss_count: u32,
@@ -165,10 +165,10 @@ pub unsafe extern "C" fn ftcache_plan_get(cache: *mut ftcache, plan: *mut ftcach
             layer: decided.layer().get(),
             pool: decided.pool().get(),
             is_open: u32::from(matches!(open, Some(OpenPlan::Step | OpenPlan::Later))),
-            is_repeat: u32::from(decided.is_repeat()),
+            is_repeat: u32::from(later.is_none() && decided.is_repeat()),
             distinct_count: decided.distinct_count() as u32,
             miss_count: decided.miss_count() as u32,
-            eviction_count: decided.eviction_count() as u32,
+            eviction_count: later.map_or(decided.eviction_count(), LatePlan::eviction_count) as u32,
             step: decided.step(),
             copies: views.copies.as_ptr(),
             copy_count: views.copies.len() as u64,

@@ -2,12 +2,13 @@
 
 use std::ffi::c_void;
 
+use ftcache_core::policy::SlotRange;
 use ftcache_core::residency::Move;
 use ftcache_core::transfer::ColdReason;
-use ftcache_core::{Keep, Rebuilt, Residents};
+use ftcache_core::{Geometry, Keep, PoolId, Rebuilt, Residents, SlotId, reserved_routes};
 
 use crate::boundary::{SizedStruct, array, array_mut, flag, required, required_mut, write_sized};
-use crate::cache::{Engine, Handle, enter, ftcache};
+use crate::cache::{Engine, Handle, PLANNED_FLIGHTS, enter, ftcache};
 use crate::configuration::ftcache_configuration;
 use crate::status::ftcache_status;
 use crate::step::{ftcache_streams, streams_of};
@@ -87,6 +88,13 @@ impl From<&Move> for ftcache_move {
     }
 }
 
+/// Where a slot lies: its pool and number, and its offset in each arena.
+fn places(geometry: &Geometry, (pool, slot): (PoolId, SlotId)) -> (PoolId, SlotId, Vec<u64>) {
+    let ranges = geometry.pools()[pool.index()].ranges();
+    let offset = |range: &SlotRange| range.offset + u64::from(slot.get()) * range.stride;
+    (pool, slot, ranges.iter().map(offset).collect())
+}
+
 fn word_of(rebuilt: &Rebuilt) -> ftcache_rebuilt {
     match rebuilt {
         Rebuilt::InPlace => ftcache_rebuilt::InPlace,
@@ -105,14 +113,16 @@ fn word_of(rebuilt: &Rebuilt) -> ftcache_rebuilt {
 /// keep 1: residents survive, the most recently used first. While they move, the old and the new slots lie beside each
 /// other: if that is more than most_bytes, or more than the device has, nobody survives, and the report says so.
 /// UINT64_MAX is no limit; 0 keeps nobody. In memory of the engine's nothing lies beside, and most_bytes does not
-/// count.
+/// count, nor where the engine copies by itself: it moves the rows of the report's moves, and must have landed what is
+/// on its way.
 ///
 /// Addresses that were handed out are void afterwards (ftcache_generation): spans and pools are to be asked for anew.
 /// So is every graph that holds launches of device mode. Pins and the order of steps go on; statistics start over.
 /// report may be NULL.
 ///
 /// If the configuration is refused, nothing has changed. If the device has not the memory, the old slots are there
-/// again and empty; or there are none, and every call says FTCACHE_STATUS_UNAVAILABLE until a rebuild brings some back.
+/// again and empty; or there are none, and every call that needs some says FTCACHE_STATUS_UNAVAILABLE until a rebuild
+/// brings some back.
 ///
 /// # Safety
 ///
@@ -162,15 +172,18 @@ pub unsafe extern "C" fn ftcache_rebuild(
                 if configuration.geometry().model() != handle.configuration.geometry().model() {
                     return Err(ftcache_core::Error::OtherLayouts.into());
                 }
-                planner.cache_mut()?;
+                planner.check_idle()?;
                 let (mut rebuilt, moves) = planner.cache().rebuilt(configuration.geometry(), keep)?;
                 if let Some(staging) = configuration.staging() {
                     rebuilt.set_staging(staging.clone(), configuration.small_row_bytes())?;
                 }
+                rebuilt.reserve(reserved_routes(configuration.geometry()));
+                rebuilt.reserve_flights(PLANNED_FLIGHTS);
                 planner.go_on_with(rebuilt)?;
-                let moved = moves.iter().filter(|moved| moved.from != moved.to);
+                let (old, new) = (handle.configuration.geometry(), configuration.geometry());
+                let moved = moves.iter().filter(|moved| places(old, moved.from) != places(new, moved.to));
                 views.moves.extend(moved.map(ftcache_move::from));
-                let word = if keep == Keep::Nothing { ftcache_rebuilt::ColdAsAsked } else { ftcache_rebuilt::InPlace };
+                let word = if moves.is_empty() { ftcache_rebuilt::ColdAsAsked } else { ftcache_rebuilt::InPlace };
                 ftcache_rebuild_report {
                     struct_size: 0,
                     rebuilt: word as u32,
@@ -193,6 +206,8 @@ pub unsafe extern "C" fn ftcache_rebuild(
 
 /// Who is in a slot, in the order of use, as bytes to be kept for a later run. fingerprint is the caller's: a hash of
 /// the model file and whatever else must be the same then.
+///
+/// In device mode it is who was when the residency went there.
 ///
 /// *needed is set to their number. If capacity is less, nothing is written; buffer may be NULL if capacity is 0.
 /// Allocates; waits for nothing.

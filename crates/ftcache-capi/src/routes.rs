@@ -238,8 +238,9 @@ impl Ids {
             // SAFETY: by this function's own promise, and the offset is the grid's.
             let id = unsafe { self.grid.read(offset) };
             let Some(Rank { first, own, .. }) = self.rank else { return id };
-            let local = id - i64::from(first);
-            if Some(id) != self.absent && (0..i64::from(own)).contains(&local) { local } else { ELSEWHERE }
+            // It was seen to be one of all ranks' experts, or the absent one, which may be any number.
+            let local = if Some(id) == self.absent { ELSEWHERE } else { id - i64::from(first) };
+            if (0..i64::from(own)).contains(&local) { local } else { ELSEWHERE }
         })
     }
 }

@@ -336,10 +336,11 @@ pub(crate) unsafe fn settings_of(given: &ftcache_settings, model: &Model) -> Res
     }
     // SAFETY: as many reserves as the count says, by the caller's word.
     let reserves = unsafe { array(given.reserves, given.reserve_count, "settings->reserves") }?;
-    for reserve in reserves {
+    for (index, reserve) in reserves.iter().enumerate() {
         // SAFETY: a text by the caller's word.
         let name = unsafe { text(reserve.name, "settings->reserves->name") }?;
-        let name = name.ok_or_else(|| Failure::argument("settings->reserves->name is NULL"))?.to_owned();
+        let name =
+            name.ok_or_else(|| Failure::argument(format!("settings->reserves[{index}].name is NULL")))?.to_owned();
         settings.reserves.push(Reserve { name, bytes: reserve.bytes });
     }
     settings.free_bytes = (given.free_bytes > 0).then_some(given.free_bytes);

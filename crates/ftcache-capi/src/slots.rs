@@ -17,8 +17,8 @@ pub struct ftcache_slot_span {
     pub struct_size: u32,
     /// Slots.
     pub slot_count: u32,
-    /// Device address of slot 0, a multiple of the settings' alignment and of 64 if no pool lies before. It does not
-    /// move until the cache is rebuilt: see ftcache_generation.
+    /// Device address of slot 0, a multiple of the settings' alignment; in memory that the cache allocated also of 64,
+    /// if no pool lies before. It does not move until the cache is rebuilt: see ftcache_generation.
     pub address: *mut c_void,
     /// Bytes from one slot to the next.
     pub stride: u64,

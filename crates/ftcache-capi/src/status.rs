@@ -41,9 +41,10 @@ pub enum ftcache_status {
     /// is being captured. Nothing has changed.
     OutOfOrder = 12,
     /// The row of an expert is on its way behind an earlier step, so that a step that fetches every miss has to wait
-    /// for it: try again once it has landed. Nothing has changed.
+    /// for it, and so has what would give its slot to another: try again once it has landed. Nothing has changed.
     InFlight = 13,
-    /// A rebuild left no slots. Another, of fewer bytes, may bring some back; every other call says so until then.
+    /// A rebuild left no slots. Another, of fewer bytes, may bring some back; every call that needs slots says so until
+    /// then.
     Unavailable = 14,
     /// Launches on the device were refused since the last look: they wrote -1 for every route and left the maps as they
     /// were.

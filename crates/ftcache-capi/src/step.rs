@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use ftcache_core::policy::{Fetch, FetchRule, Strategy};
 use ftcache_core::residency::{Misses, Parts, Phase};
-use ftcache_core::{Configuration, ExpertId, FetchOrder, LayerId, Step, Stream, Streams};
+use ftcache_core::{Configuration, EnsureError, ExpertId, FetchOrder, LayerId, Step, Stream, Streams};
 
 use crate::boundary::{SizedStruct, array, flag, read_sized, required_mut, reserved};
 use crate::cache::{Engine, Handle, enter, ftcache};
@@ -115,11 +115,19 @@ pub(crate) fn step_of(given: &ftcache_step, configuration: &Configuration) -> Re
     if !is_hybrid && (own.is_some() || order != FetchOrder::Recency) {
         return Err(Failure::argument("step has a fetch rule or order, and misses is not FTCACHE_MISSES_HYBRID"));
     }
-    let configured = || configuration.geometry().pool_of_layer(layer).and_then(|_| configuration.fetch(layer));
+    let layer_count = configuration.geometry().model().layer_count();
+    if layer.index() >= layer_count {
+        return Err(EnsureError::UnknownLayer { layer, layer_count }.into());
+    }
+    if configuration.geometry().pool_of_layer(layer).is_none() {
+        return Err(EnsureError::NoSlots { layer }.into());
+    }
+    let configured = || configuration.fetch(layer);
+    // With the rule of the configuration goes its order.
+    let order = if own.is_none() && order == FetchOrder::Recency { configuration.fetch_order() } else { order };
     let misses = match given.misses {
         misses if misses == ftcache_misses::Default as u32 => match configuration.strategy() {
             Strategy::Offload => Misses::Fetched,
-            // A layer that the configuration does not know, or that has no slots, is refused by the admission.
             Strategy::Hybrid => configured()
                 .map_or(Misses::Fetched, |fetch| Misses::Hybrid { fetch, order: configuration.fetch_order() }),
             Strategy::Cpu => {

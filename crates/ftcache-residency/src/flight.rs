@@ -106,6 +106,7 @@ pub struct LatePlan {
     /// In the order in which they took their slots.
     copies: Vec<Copy>,
     by_row: Vec<Copy>,
+    eviction_count: usize,
 }
 
 impl Default for LatePlan {
@@ -124,7 +125,7 @@ impl LatePlan {
     pub fn with_capacity(row_count: usize) -> Self {
         let (layer, pool) = (LayerId::new(0), PoolId::new(0));
         let (copies, by_row) = (Vec::with_capacity(row_count), Vec::with_capacity(row_count));
-        Self { flight: 0, layer, pool, copies, by_row }
+        Self { flight: 0, layer, pool, copies, by_row, eviction_count: 0 }
     }
 
     /// The number of the flight, for [`Cache::land`].
@@ -145,6 +146,11 @@ impl LatePlan {
     /// The rows to copy, in the order in which they took their slots.
     pub fn copies(&self) -> &[Copy] {
         &self.copies
+    }
+
+    /// Copies whose slot another expert lost.
+    pub fn eviction_count(&self) -> usize {
+        self.eviction_count
     }
 
     /// The same as the fewest runs of neighbouring rows to neighbouring slots, ascending by row.
@@ -196,10 +202,10 @@ impl Cache {
         let first = self.pools[pool.index()].first;
         let recency = &mut self.pools[pool.index()].recency;
         let mut copies = late.copies.iter_mut();
-        let mut evictions = 0;
+        let mut evictions: usize = 0;
         recency.take_victims_sparing(copies.len(), self.step, spared, |slot, _| {
             copies.next().expect("as many slots are taken as there are rows").slot = slot;
-            evictions += u64::from(map.vacate(first, slot, Absence::Evicted).is_some());
+            evictions += usize::from(map.vacate(first, slot, Absence::Evicted).is_some());
         });
         spared.clear();
         for copy in &late.copies {
@@ -209,7 +215,8 @@ impl Cache {
         late.by_row.extend_from_slice(&late.copies);
         late.by_row.sort_unstable_by_key(|copy| copy.row);
         self.flights.stats.queued += late.copies.len() as u64;
-        self.flights.stats.evictions += evictions;
+        self.flights.stats.evictions += evictions as u64;
+        late.eviction_count = evictions;
         Ok(LateTicket { cache: self, plan: late, open: true })
     }
 
@@ -267,6 +274,11 @@ impl Cache {
     /// Slots of a pool that are in flight, forgotten ones included.
     pub fn in_flight_count(&self, pool: PoolId) -> u32 {
         self.flights.slots.iter().filter(|flown| flown.pool == pool).count() as u32
+    }
+
+    /// Whether any slot is in flight, forgotten ones included.
+    pub fn has_flights(&self) -> bool {
+        !self.flights.slots.is_empty()
     }
 
     /// What became of later copies.

@@ -69,12 +69,11 @@ impl Cache {
         routes: &[ExpertId],
         parts: &mut Parts,
     ) -> Result<(), EnsureError> {
-        parts.step = step.into();
-        parts.part_count = 0;
-        let layer = parts.step.layer;
+        let step = step.into();
+        let layer = step.layer;
         let pool = self.pool_of(layer)?;
         check_ids(layer, routes, self.expert_count())?;
-        self.check_none_in_flight(&parts.step, routes)?;
+        self.check_none_in_flight(&step, routes)?;
         let recency = &self.pools[pool.index()].recency;
         let (slot_count, withheld) = (recency.slot_count(), recency.withheld());
         let experts = self.map.layer(layer);
@@ -119,6 +118,7 @@ impl Cache {
         if !fits {
             return self.pools[pool.index()].check_width(layer, routes, &self.map, &mut self.scratch.experts);
         }
+        parts.step = step;
         parts.route_count = routes.len();
         parts.part_count = if distinct == 0 { 0 } else { part as usize };
         parts.routes.clear();

@@ -43,8 +43,10 @@ impl fmt::Display for OpenPlan {
 pub enum PlannerError {
     /// A plan is open.
     Open(OpenPlan),
-    /// None is, or another than the call is for.
+    /// None is.
     NotOpen,
+    /// Rows are on their way behind a step, to slots that would be given to others.
+    InFlight,
     /// The step cannot be admitted.
     Ensure(EnsureError),
     /// Nothing can be fetched behind the step.
@@ -60,6 +62,7 @@ impl fmt::Display for PlannerError {
         match self {
             Self::Open(plan) => write!(f, "{plan} is open: commit or abort it first"),
             Self::NotOpen => write!(f, "no plan is open"),
+            Self::InFlight => write!(f, "rows are on their way behind a step: land them first"),
             Self::Ensure(error) => error.fmt(f),
             Self::Late(error) => error.fmt(f),
             Self::Stage(error) => error.fmt(f),
@@ -281,14 +284,39 @@ impl Planner {
         &self.placements
     }
 
-    /// Goes on with another residency, such as [`Cache::rebuilt`] makes.
+    /// Begins a prefill chunk: [`Cache::begin_chunk`].
     ///
     /// # Errors
     ///
-    /// A plan is open.
-    pub fn go_on_with(&mut self, cache: Cache) -> Result<(), PlannerError> {
+    /// A plan is open; rows are on their way behind a step, and may be to slots under the buffers; or as
+    /// [`Cache::begin_chunk`].
+    pub fn begin_chunk(&mut self) -> Result<(), PlannerError> {
         self.check_none_open()?;
-        self.cache = cache;
+        let is_borrowed = self.cache.staging().is_some_and(|staging| staging.is_borrowed());
+        if is_borrowed && self.cache.has_flights() {
+            return Err(PlannerError::InFlight);
+        }
+        Ok(self.cache.begin_chunk()?)
+    }
+
+    /// Whether the residency may be exchanged: no plan is open and no row on its way.
+    ///
+    /// # Errors
+    ///
+    /// One is.
+    pub fn check_idle(&self) -> Result<(), PlannerError> {
+        self.check_none_open()?;
+        if self.cache.has_flights() { Err(PlannerError::InFlight) } else { Ok(()) }
+    }
+
+    /// Goes on with another residency, such as [`Cache::rebuilt`] makes. No plan is the last any more.
+    ///
+    /// # Errors
+    ///
+    /// A plan is open, or rows are on their way behind a step.
+    pub fn go_on_with(&mut self, cache: Cache) -> Result<(), PlannerError> {
+        self.check_idle()?;
+        *self = Self::new(cache);
         Ok(())
     }
 }

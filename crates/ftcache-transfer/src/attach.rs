@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use ftcache_policy::{BankId, LayerId};
 
 use crate::host_arena::{ArenaError, HostArena, LoadReport, Progress, RegisterError, Reservation};
-use crate::{AttachError, BankError, Device, HostAccess, HostMemory, HostRows, Loader};
+use crate::{AttachError, BankError, Device, DeviceError, HostAccess, HostMemory, HostRows, Loader};
 
 /// An arena that was loaded, or not attached as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -16,8 +16,8 @@ pub enum LoadArenaError {
     /// It was not loaded, and is gone.
     #[error(transparent)]
     Arena(#[from] ArenaError),
-    /// One of its banks cannot serve the model: nothing was read. Or the device failed while its rows were attached:
-    /// it is kept.
+    /// One of its banks cannot serve the model: nothing was read. Or the device failed before its rows were attached:
+    /// it is gone.
     #[error(transparent)]
     Attach(#[from] AttachError),
 }
@@ -48,8 +48,8 @@ impl<D: Device> Loader<D> {
     /// Reads an arena from its files, pins what is to be pinned, attaches its banks and keeps it. Returns how it
     /// went; see [`Reservation::load`].
     ///
-    /// Layers that could not be pinned go through the bounce buffer. Where there is none they are not attached, and are
-    /// for the CPU: [`check_layer`](Self::check_layer) says so, and the report why.
+    /// Layers that could not be pinned go through the bounce buffer. Where there is none they have no rows any more,
+    /// and are for the CPU: [`check_layer`](Self::check_layer) says so, and the report why.
     ///
     /// # Errors
     ///
@@ -63,16 +63,41 @@ impl<D: Device> Loader<D> {
         for (layer, bank, row_bytes, bytes) in reservation.banks() {
             self.banks.check_bytes(layer, bank, bytes, row_bytes).map_err(AttachError::from)?;
         }
-        let arena = reservation.load(&mut self.device, tell)?;
-        let banks: Vec<(LayerId, BankId, HostRows)> = arena.banks().collect();
-        self.host_arenas.push(arena);
-        for (layer, bank, rows) in banks {
-            match self.attach(layer, bank, rows) {
-                Ok(()) | Err(AttachError::Bank(BankError::NotPinned { .. })) => {}
-                Err(error) => return Err(error.into()),
+        self.check_with_host("load").map_err(AttachError::from)?;
+        let mut arena = reservation.load(&mut self.device, tell)?;
+        let attached = match self.readable_banks(&arena) {
+            Ok(readable) => readable,
+            Err(error) => {
+                // The first error is the one to tell.
+                let _ = arena.free(&mut self.device);
+                return Err(AttachError::from(error).into());
+            }
+        };
+        for ((layer, bank, rows), direct) in arena.banks().zip(attached) {
+            match direct {
+                Some(direct) => self.banks.attach(layer, bank, rows, direct).map_err(AttachError::from)?,
+                // Rows that it had are not this file's.
+                None => self.banks.detach(layer, bank),
             }
         }
+        self.host_arenas.push(arena);
         Ok(self.host_arenas.last().expect("it was pushed").report())
+    }
+
+    /// Whether the device reads each bank of an arena where it lies, `None` if it cannot be served from there; once
+    /// nothing reads the rows that these take the place of. Whatever can fail of attaching them has been done then.
+    fn readable_banks(&mut self, arena: &HostArena) -> Result<Vec<Option<bool>>, DeviceError> {
+        let mut readable = Vec::new();
+        let mut replaces = false;
+        for (layer, bank, rows) in arena.banks() {
+            let direct = self.device.can_read(rows.base(), rows.bytes())?;
+            readable.push((direct || self.bounce.is_some()).then_some(direct));
+            replaces |= self.banks.is_direct(layer, bank).is_some();
+        }
+        if replaces {
+            self.device.synchronize_all()?;
+        }
+        Ok(readable)
     }
 
     /// The arenas that are kept.

@@ -180,6 +180,11 @@ impl Banks {
         Ok(())
     }
 
+    /// Takes a bank's rows from it, if it has any.
+    pub(crate) fn detach(&mut self, layer: LayerId, bank: BankId) {
+        self.banks[layer.index()][bank.index()] = None;
+    }
+
     /// Whether the device reads a bank of a layer where it lies; `None` if it has no rows.
     pub(crate) fn is_direct(&self, layer: LayerId, bank: BankId) -> Option<bool> {
         self.banks.get(layer.index())?.get(bank.index())?.as_ref().map(|bank| bank.direct)

@@ -45,6 +45,13 @@ pub struct Cache<D: Device> {
     pub(crate) later: Option<Later>,
 }
 
+/// Routes of the widest step that the requests of a geometry need, for which room is made beforehand: up to 65,536,
+/// since some engines say "no limit" with the largest number there is.
+pub fn reserved_routes(geometry: &Geometry) -> usize {
+    let requests = geometry.constraints().request_count as usize;
+    (geometry.model().top_k() as usize).saturating_mul(requests).min(RESERVED_ROUTES_MAX)
+}
+
 impl<D: Device> Cache<D> {
     /// An empty cache with every slot of a geometry allocated on the device.
     ///
@@ -58,9 +65,7 @@ impl<D: Device> Cache<D> {
     /// An empty cache over slots that are there, such as those of [`Loader::in_memory`], which the engine allocated.
     pub fn with_loader(mut loader: Loader<D>) -> Self {
         let geometry = loader.geometry();
-        // Some engines say "no limit" with the largest number there is.
-        let requests = geometry.constraints().request_count as usize;
-        let route_count = (geometry.model().top_k() as usize).saturating_mul(requests).min(RESERVED_ROUTES_MAX);
+        let route_count = reserved_routes(geometry);
         let expert_count = geometry.model().expert_count() as usize;
         let mut residency = residency::Cache::new(geometry);
         residency.reserve(route_count);

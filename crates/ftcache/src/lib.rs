@@ -40,7 +40,7 @@ mod rebuild;
 mod report;
 mod warm_start;
 
-pub use cache::{Cache, SlotSpan};
+pub use cache::{Cache, SlotSpan, reserved_routes};
 pub use error::Error;
 pub use ftcache_policy as policy;
 pub use ftcache_policy::{

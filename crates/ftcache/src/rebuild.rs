@@ -5,6 +5,7 @@ use ftcache_residency as residency;
 use ftcache_residency::Keep;
 use ftcache_transfer::{Device, RebuildError, Rebuilt};
 
+use crate::cache::reserved_routes;
 use crate::prefill::Asked;
 use crate::{Cache, Error};
 
@@ -107,6 +108,11 @@ impl<D: Device> Cache<D> {
     /// Goes on with another state of the residency.
     fn start_over(&mut self, residency: residency::Cache) {
         self.residency = residency;
+        let (expert_count, route_count) = (self.residency.expert_count() as usize, reserved_routes(self.geometry()));
+        self.residency.reserve(route_count);
+        self.loader.reserve(route_count.min(expert_count));
+        self.routes.clear();
+        self.routes.reserve(route_count);
         self.plan = residency::Plan::with_capacity(self.routes.capacity());
     }
 

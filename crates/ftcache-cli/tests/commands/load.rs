@@ -129,7 +129,7 @@ fn a_budget_is_spent_on_whole_layers_and_the_others_are_said() {
     pinned         2  4,079,616       4,079,616              6
     pageable       2  4,079,616       4,079,616              0
 
-    blocks 2-3 not pinned: 2,039,808 bytes of pages each; the budget had 0 left
+    blocks 2-3 not pinned: 2039808 bytes of pages each; the budget had 0 left
 
     file                       read
     split-00001-of-00003.gguf  by way of the page cache, as asked
