@@ -26,7 +26,12 @@ static ftcache *hybrid_planner(uint32_t order) {
 static void a_layer_that_cannot_be_stepped_is_named(void) {
     static const uint32_t kinds[] = {FTCACHE_MISSES_DEFAULT, FTCACHE_MISSES_FETCHED, FTCACHE_MISSES_HYBRID};
     ftcache *cache = hybrid_planner(0);
+    SIZED(ftcache_layer_report, layer);
     uint32_t i;
+    OK(ftcache_layer_get(cache, 1, &layer));
+    CHECK(layer.is_attached && !layer.is_direct);
+    OK(ftcache_layer_get(cache, 2, &layer));
+    CHECK(!layer.is_attached);
     for (i = 0; i < 3; i++) {
         ftcache_step step = step_of(3);
         step.misses = kinds[i];
@@ -173,6 +178,10 @@ static void counts_that_cannot_be_meant(void) {
     config.remembered_routes = 1 << 28;
     REFUSED(ftcache_new(configuration, &config, &cache), INVALID_ARGUMENT,
             "config->remembered_routes is 268435456; at most 65536");
+    config.remembered_routes = 0;
+    config.later_step_bytes = 1;
+    REFUSED(ftcache_new(configuration, &config, &cache), INVALID_ARGUMENT,
+            "config->later_flight_count is 0; it must be 1 to 1024");
     ftcache_configuration_free(configuration);
 }
 

@@ -1004,7 +1004,7 @@ typedef struct ftcache_config {
     // Hybrid steps may fetch behind them so many bytes of what they leave to the CPU; 0 means none. When such rows
     // land is a matter of time: ranks that are to stay alike must not use this.
     uint64_t later_step_bytes;
-    // Steps whose rows may be on their way behind them at once.
+    // Steps whose rows may be on their way behind them at once: 1 to 1024.
     uint32_t later_flight_count;
     // An ftcache_log_level.
     uint32_t log_level;
@@ -1140,7 +1140,7 @@ typedef struct ftcache_layer_report {
     uint32_t state;
     // The pool that serves it, if it has slots.
     uint32_t pool;
-    // 1 if every bank that it reads has rows.
+    // 1 if every bank that it reads has rows; where the engine copies by itself, if it has slots.
     uint32_t is_attached;
     // 1 if the device reads all of them where they lie; 0 if some go through the bounce buffer, or none are attached.
     uint32_t is_direct;

@@ -84,7 +84,7 @@ pub struct ftcache_config {
     /// Hybrid steps may fetch behind them so many bytes of what they leave to the CPU; 0 means none. When such rows
     /// land is a matter of time: ranks that are to stay alike must not use this.
     pub later_step_bytes: u64,
-    /// Steps whose rows may be on their way behind them at once.
+    /// Steps whose rows may be on their way behind them at once: 1 to 1024.
     pub later_flight_count: u32,
     /// An ftcache_log_level.
     pub log_level: u32,
@@ -221,6 +221,9 @@ fn make(configuration: &Configuration, config: &ftcache_config, device: AnyDevic
     Ok(Engine::Device(Box::new(cache)))
 }
 
+/// As many as a loader takes.
+const LATER_FLIGHTS_MOST: u32 = 1024;
+
 fn routes_of(config: &ftcache_config) -> Result<usize, Failure> {
     // Every layer remembers as many: a mistaken count should not become an allocation.
     let most = 1 << 16;
@@ -250,6 +253,11 @@ fn check_fields(config: &ftcache_config) -> Result<(), Failure> {
     ];
     if !(device || config.device == ftcache_device::None as u32) {
         return Err(not_a("config->device", config.device, "ftcache_device"));
+    }
+    if config.later_step_bytes > 0 && !(1..=LATER_FLIGHTS_MOST).contains(&config.later_flight_count) {
+        let given = config.later_flight_count;
+        let message = format!("config->later_flight_count is {given}; it must be 1 to {LATER_FLIGHTS_MOST}");
+        return Err(Failure::argument(message));
     }
     match set.iter().find(|(_, set, used)| *set && !used) {
         Some((name, ..)) => Err(Failure::argument(format!("config->{name} is set, and would have no effect"))),

@@ -52,7 +52,7 @@ pub struct ftcache_layer_report {
     pub state: u32,
     /// The pool that serves it, if it has slots.
     pub pool: u32,
-    /// 1 if every bank that it reads has rows.
+    /// 1 if every bank that it reads has rows; where the engine copies by itself, if it has slots.
     pub is_attached: u32,
     /// 1 if the device reads all of them where they lie; 0 if some go through the bounce buffer, or none are attached.
     pub is_direct: u32,
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn ftcache_layer_get(
         let layer = LayerId::new(layer);
         let geometry = handle.configuration.geometry();
         let (attached, direct) = match &handle.engine {
-            Engine::Planner(_) => (false, false),
+            Engine::Planner(_) => (state == ftcache_layer_state::Cached, false),
             Engine::Device(cache) => {
                 let attached = state == ftcache_layer_state::Cached && cache.check_attached(layer).is_ok();
                 let mut read = geometry.model().bank_ids();

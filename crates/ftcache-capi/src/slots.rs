@@ -227,12 +227,18 @@ pub unsafe extern "C" fn ftcache_unpin(
     })
 }
 
-/// Whether a slot exists, for a cache whose own calls take that for granted.
-fn check_slot(cache: &residency::Cache, pool: PoolId, slot: SlotId) -> Result<(), Failure> {
+/// Whether a pool exists, for a cache whose own calls take that for granted.
+pub(crate) fn check_pool(cache: &residency::Cache, pool: PoolId) -> Result<(), Failure> {
     let pool_count = cache.pool_count();
     if pool.index() >= pool_count {
         return Err(ftcache_core::Error::UnknownPool { pool, pool_count }.into());
     }
+    Ok(())
+}
+
+/// The same for a slot.
+fn check_slot(cache: &residency::Cache, pool: PoolId, slot: SlotId) -> Result<(), Failure> {
+    check_pool(cache, pool)?;
     let slot_count = cache.slot_count(pool);
     if slot.get() >= slot_count {
         return Err(ftcache_core::Error::UnknownSlot { pool, slot, slot_count }.into());

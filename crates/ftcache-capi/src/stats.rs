@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::boundary::{SizedStruct, required_mut, write_sized, write_text};
 use crate::cache::{Engine, Handle, enter, ftcache};
 use crate::failure::Failure;
+use crate::slots::check_pool;
 use crate::status::ftcache_status;
 use crate::step::phase_of;
 
@@ -110,10 +111,7 @@ impl Handle {
     }
 
     fn pool_stats(&self, pool: PoolId) -> Result<Stats, Failure> {
-        let pool_count = self.residency().pool_count();
-        if pool.index() >= pool_count {
-            return Err(ftcache_core::Error::UnknownPool { pool, pool_count }.into());
-        }
+        check_pool(self.residency(), pool)?;
         Ok(self.sum(|layer| self.residency().pool_of(layer) == Ok(pool)))
     }
 }
