@@ -62,7 +62,8 @@ impl Cache {
     /// # Errors
     ///
     /// An unknown layer or expert, a layer without slots, a row on its way in a step that is to fetch all, or a step
-    /// that no parting makes fit, since all slots are pinned, in flight or under staging buffers.
+    /// that no parting makes fit, since all slots are pinned, in flight or under staging buffers. `parts` are as they
+    /// were then.
     pub fn partition(
         &mut self,
         step: impl Into<Step>,

@@ -169,7 +169,7 @@ fn the_first_part_continues_nothing_and_each_is_of_the_steps_kind() {
 }
 
 #[test]
-fn parts_are_empty_after_an_error() {
+fn parts_are_as_they_were_after_an_error() {
     let mut cache = Cache::with_pools(4, &[Some(POOL), None, Some(POOL)], &[2]).unwrap();
     decode(&mut cache, 0, &[0, 1]);
     cache.pin(&[(layer(0), expert(0)), (layer(0), expert(1))], 0).unwrap();
@@ -178,7 +178,8 @@ fn parts_are_empty_after_an_error() {
         cache.partition(layer(0), &ids(&[0, 1]), &mut parts).unwrap();
         assert_eq!(parts.len(), 1);
         assert!(cache.partition(layer(number), &ids(routes), &mut parts).is_err());
-        assert_eq!((parts.is_empty(), parts.len(), parts.iter().next()), (true, 0, None), "layer {number}");
+        let whole = (Step::new(layer(0)), &ids(&[0, 1])[..]);
+        assert_eq!((parts.len(), parts.iter().next()), (1, Some(whole)), "layer {number}");
         cache.check().unwrap();
     }
     cache.partition(layer(0), &ids(&[1]), &mut parts).unwrap();

@@ -16,9 +16,11 @@ impl Pair {
     /// if so asked.
     pub(crate) fn in_parts(&mut self, step: &Step, ends: &[End], accepted: Option<&[u32]>) -> Outcome {
         let routes: Vec<ExpertId> = step.routes.iter().copied().map(ExpertId::new).collect();
+        let before: Vec<(_, Vec<ExpertId>)> = self.parts.iter().map(|(part, routes)| (part, routes.to_vec())).collect();
         let parted = self.cache.partition(our_step(step), &routes, &mut self.parts);
         self.check().map_err(|wrong| format!("partition: {wrong}"))?;
-        let parts: Vec<Step> = self.parts.iter().map(|(part, routes)| self.part_of(step, part, routes)).collect();
+        let parts = self.parts.iter().filter(|_| parted.is_ok());
+        let parts: Vec<Step> = parts.map(|(part, routes)| self.part_of(step, part, routes)).collect();
         let whole = Step { token: None, misses: Misses::Fetched, ..step.clone() };
         let mut model = self.model.clone();
         if step.misses != Misses::Fetched {
@@ -31,7 +33,9 @@ impl Pair {
             }
             (Ok(()), _) => {}
             (Err(error), Err(refusal)) => {
-                same("parts after an error", parts.len(), 0)?;
+                let after: Vec<(_, Vec<ExpertId>)> =
+                    self.parts.iter().map(|(part, routes)| (part, routes.to_vec())).collect();
+                same("parts after an error", after, before)?;
                 if let EnsureError::StepTooWide { .. } = error {
                     self.same_lack_of_room(step)?;
                     if refusal == Refusal::OutOfSteps {
