@@ -205,7 +205,10 @@ fn loading_that_fails_at_any_call_leaves_nothing_and_may_be_tried_again() {
             let DeviceError::Driver { operation, bytes, .. } = refused else { unreachable!("it has a code") };
             match call {
                 "cuModuleLoadData" => assert!(operation == "kernels" && bytes > 0, "{refused}"),
-                _ => assert_eq!((operation, bytes), (Kernel::ALL[after as usize].symbol(), 0)),
+                _ => {
+                    let kernel = format!("kernel {}", Kernel::ALL[after as usize].symbol());
+                    assert_eq!((operation, bytes), (kernel.as_str(), 0));
+                }
             }
             assert_eq!((device.kernel_image(), held(emulated(&world))), (None, before), "{call} after {after}");
             device.prepare_kernels().unwrap();
@@ -297,11 +300,13 @@ fn a_launch_before_kernels_are_prepared_is_refused_and_enqueues_nothing() {
     let (memory, noise) = noisy(&mut device, 1);
     let arguments = zero_arguments(&[[device.address(memory).unwrap(), 1, 1, BYTES as u64]]);
     let refused = launch(&mut device, Stream::DEFAULT, &zeroing(&arguments)).unwrap_err();
-    assert_snapshot!(refused, @"ftcache_zero: kernels are not prepared");
+    assert_snapshot!(refused, @"kernel ftcache_zero: kernels are not prepared");
     device.prepare_kernels().unwrap();
     for length in [0, 8, arguments.len() - 8] {
         let refused = launch(&mut device, Stream::DEFAULT, &zeroing(&arguments[..length])).unwrap_err();
-        let DeviceError::Failed { operation: "ftcache_zero", bytes, reason } = refused else { panic!("{refused:?}") };
+        let DeviceError::Failed { operation: "kernel ftcache_zero", bytes, reason } = refused else {
+            panic!("{refused:?}")
+        };
         assert_eq!((bytes, reason.as_str()), (length as u64, "its arguments have 1064 bytes"));
     }
     if let Some(emulated) = &world.emulated {
