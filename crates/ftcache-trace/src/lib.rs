@@ -12,7 +12,7 @@
 //! out by the same code, and an error says where and both numbers.
 //!
 //! - [`TraceReader`] reads token by token in bounded memory, [`TraceWriter`] writes so;
-//! - [`Trace`] is a whole one in memory;
+//! - [`Trace`] is a whole one in memory, and [`Events`] are its steps as a cache meets them;
 //! - [`Synthetic`] makes one from a seed, for tests that must not depend on a recording.
 //!
 //! ```
@@ -41,6 +41,7 @@
 
 mod cells;
 mod error;
+mod events;
 mod format;
 mod frames;
 mod random;
@@ -50,6 +51,7 @@ mod trace;
 mod writer;
 
 pub use error::{Place, TraceError};
+pub use events::{Event, Events};
 pub use format::{ABSENT, Form, Header, MAX_HEADER_BYTES, MAX_TOKEN_BYTES, Phase, Segment, Shape};
 pub use reader::TraceReader;
 pub use synthetic::Synthetic;

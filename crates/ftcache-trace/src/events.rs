@@ -1,0 +1,163 @@
+//! A trace as a cache meets it: one event for each step of a layer, whose experts are all needed at once.
+//!
+//! An event is atomic. What it uses is there when it ends, and what is given up for it is never its own.
+
+use crate::{Phase, Trace};
+
+/// One step of one layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event<'a> {
+    /// The layer.
+    pub layer: u32,
+    /// The first token of the step.
+    pub token: u64,
+    /// That of the token's segment.
+    pub phase: Phase,
+    /// Each expert once, in the order in which the router first chose it.
+    pub experts: &'a [u16],
+}
+
+/// The events of a trace, in the order in which an engine makes them: token by token, or batch by batch, each layer in
+/// turn. Absent cells are none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Events {
+    layers: u32,
+    experts: u32,
+    heads: Vec<Head>,
+    /// `ids[heads[i].first..heads[i + 1].first]`.
+    ids: Vec<u16>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Head {
+    first: usize,
+    token: u64,
+    layer: u32,
+    phase: Phase,
+}
+
+impl Events {
+    /// Every token is a step of each layer.
+    pub fn of(trace: &Trace) -> Self {
+        Self::batched(trace, 1)
+    }
+
+    /// Up to `batch` tokens of one segment, one after another, are a step of each layer.
+    ///
+    /// # Panics
+    ///
+    /// If `batch` is zero.
+    pub fn batched(trace: &Trace, batch: usize) -> Self {
+        assert!(batch > 0, "a step has a token");
+        let shape = trace.header().shape();
+        let (layers, experts) = (shape.layers, shape.experts);
+        let mut events = Self { layers, experts, heads: Vec::new(), ids: Vec::new() };
+        let mut is_in = vec![false; experts as usize];
+        for segment in &trace.header().segments {
+            let (start, end) = (segment.start as usize, (segment.start + segment.tokens) as usize);
+            for token in (start..end).step_by(batch) {
+                for layer in 0..layers {
+                    let first = events.ids.len();
+                    let cells = (token..end.min(token + batch)).filter_map(|token| trace.cell(token, layer as usize));
+                    for &id in cells.flatten() {
+                        if !std::mem::replace(&mut is_in[usize::from(id)], true) {
+                            events.ids.push(id);
+                        }
+                    }
+                    if events.ids.len() > first {
+                        events.heads.push(Head { first, token: token as u64, layer, phase: segment.phase });
+                        events.ids[first..].iter().for_each(|&id| is_in[usize::from(id)] = false);
+                    }
+                }
+            }
+        }
+        events
+    }
+
+    /// Layers of the trace.
+    pub fn layers(&self) -> u32 {
+        self.layers
+    }
+
+    /// Experts of a layer.
+    pub fn experts(&self) -> u32 {
+        self.experts
+    }
+
+    /// How many events there are.
+    pub fn len(&self) -> usize {
+        self.heads.len()
+    }
+
+    /// Whether the trace has no data.
+    pub fn is_empty(&self) -> bool {
+        self.heads.is_empty()
+    }
+
+    /// Uses of experts over all events: each expert of an event is one, however many tokens of a batch routed to it.
+    pub fn use_count(&self) -> u64 {
+        self.ids.len() as u64
+    }
+
+    /// Each event in turn.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Event<'_>> + '_ {
+        self.heads.iter().enumerate().map(|(index, head)| {
+            let end = self.heads.get(index + 1).map_or(self.ids.len(), |next| next.first);
+            let Head { first, token, layer, phase } = *head;
+            Event { layer, token, phase, experts: &self.ids[first..end] }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ABSENT, Synthetic};
+
+    fn trace(ids: Vec<u16>) -> Trace {
+        // Two requests: of three tokens and of one. Two layers, top-2 of 8.
+        let synthetic = Synthetic { tokens: 4, layers: 2, experts: 8, top_k: 2, requests: 1, ..Synthetic::default() };
+        let mut header = synthetic.trace().unwrap().header().clone();
+        let mut second = header.segments[0].clone();
+        (header.segments[0].tokens, second.start, second.tokens) = (3, 3, 1);
+        header.segments.push(second);
+        header.absent_cells = ids.chunks(2).filter(|cell| cell[0] == ABSENT).count() as u64;
+        Trace::new(header, ids).unwrap()
+    }
+
+    #[test]
+    fn a_token_is_a_step_of_each_layer_that_ran() {
+        let ids = vec![5, 2, 0, 1, 2, 5, ABSENT, ABSENT, 7, 6, 1, 0, 3, 4, 2, 1];
+        let events = Events::of(&trace(ids));
+        let seen: Vec<(u32, u64, Vec<u16>)> =
+            events.iter().map(|event| (event.layer, event.token, event.experts.to_vec())).collect();
+        let wanted = [
+            (0, 0, vec![5, 2]),
+            (1, 0, vec![0, 1]),
+            (0, 1, vec![2, 5]),
+            (0, 2, vec![7, 6]),
+            (1, 2, vec![1, 0]),
+            (0, 3, vec![3, 4]),
+            (1, 3, vec![2, 1]),
+        ];
+        assert_eq!(seen, wanted);
+        assert_eq!((events.len(), events.use_count()), (7, 14));
+    }
+
+    #[test]
+    fn a_batch_uses_each_expert_once_and_ends_with_its_segment() {
+        let ids = vec![5, 2, 0, 1, 2, 6, ABSENT, ABSENT, 7, 6, 1, 0, 3, 4, 2, 1];
+        let events = Events::batched(&trace(ids), 2);
+        let seen: Vec<(u32, u64, Vec<u16>)> =
+            events.iter().map(|event| (event.layer, event.token, event.experts.to_vec())).collect();
+        let wanted = [
+            (0, 0, vec![5, 2, 6]),
+            (1, 0, vec![0, 1]),
+            (0, 2, vec![7, 6]),
+            (1, 2, vec![1, 0]),
+            (0, 3, vec![3, 4]),
+            (1, 3, vec![2, 1]),
+        ];
+        assert_eq!(seen, wanted);
+    }
+}
