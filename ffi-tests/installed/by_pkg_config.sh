@@ -19,7 +19,9 @@ eval "set -- $("$PKG_CONFIG" --cflags ftcache) $libdir/libftcache.a \
 ./static
 
 if command -v ldd >/dev/null; then
-  ldd shared | grep -q 'libftcache\.so\.0 => .*/libftcache\.so\.0 '
+  # Of 0.x each minor number is another interface.
+  interface=$("$PKG_CONFIG" --modversion ftcache | sed -E 's/^(0\.[0-9]+|[1-9][0-9]*)\..*/\1/')
+  ldd shared | grep -q "libftcache\.so\.$interface => .*/libftcache\.so\.$interface "
   if ldd static | grep libftcache; then exit 1; fi
 fi
 echo "both ran"
