@@ -342,6 +342,13 @@ mod tests {
         assert_eq!(counts.decode, ByteHits { uses: 4, hits: 3, read_bytes: 10 });
         assert_eq!((counts.all.hit_percent(), counts.decode.hit_percent()), (37.5, 75.0));
         assert_eq!(ByteHits::default().hit_percent(), 0.0);
+        // A log of neither has no prompt: token by token, and all of it counts.
+        let mut header = trace.header().clone();
+        header.segments[0].phase = Phase::Mixed;
+        let trace = Trace::new(header, trace.ids().to_vec()).unwrap();
+        let counts = run(BytePolicy::Lru, ByteScope::Unified, 30, &Events::passes(&trace), &[10]);
+        assert_eq!(counts.decode, counts.all);
+        assert_eq!(counts.all, ByteHits { uses: 10, hits: 4, read_bytes: 60 });
     }
 
     #[test]
