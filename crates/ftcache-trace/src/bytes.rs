@@ -1,7 +1,7 @@
 //! What a cache of so many bytes would have hit, had it seen a trace: by recency, by frequency, or knowing what comes.
 //!
 //! Made to be compared with: it decides nothing for the real cache and shares no code with it. One size for every
-//! expert, and a capacity in the same unit, make it a replay by slots. `tests/published.rs` holds it against numbers that
+//! expert, and a capacity in the same unit, make it a replay by slots. `tests/published.rs` holds it against what
 //! others published for their own recordings.
 
 use std::collections::BTreeSet;
