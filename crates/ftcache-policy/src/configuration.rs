@@ -54,6 +54,9 @@ pub enum Note {
         slots: u32,
         /// Routes of all requests in all its layers, at most every expert.
         cycle: u64,
+        /// Of these, those that hit if each decode routes to the same experts and every miss is fetched: one in each
+        /// layer for every slot beyond what the other layers route to.
+        hits: u64,
     },
     /// A profile was counted on a model of another name.
     OtherModel {

@@ -268,10 +268,11 @@ impl fmt::Display for Note {
             Self::NothingStable { slots } => {
                 write!(f, "staging lies on all {slots} slots: a prefill leaves nothing of what decode had")
             }
-            Self::BelowCycle { pool, slots, cycle } => {
+            Self::BelowCycle { pool, slots, cycle, hits } => {
                 write!(
                     f,
-                    "pool {pool} has {slots} slots; one decode of all its layers routes to {cycle}: LRU hits little"
+                    "pool {pool} has {slots} slots; one decode of all its layers routes to {cycle}: \
+                     with the same experts each time and every miss fetched, LRU hits {hits} of them"
                 )
             }
             Self::NeverFilled { pool, slots } => {

@@ -260,10 +260,15 @@ impl Found {
         }
         for (index, pool) in geometry.pools().iter().enumerate().filter(|_| strategy != Strategy::Cpu) {
             let routes = u64::from(model.top_k()) * u64::from(constraints.request_count);
-            let cycle = pool.layers().len() as u64 * routes.min(u64::from(model.expert_count()));
+            let (layers, slots) = (pool.layers().len() as u64, pool.slot_count());
+            let step = routes.min(u64::from(model.expert_count()));
+            let cycle = layers * step;
             // A pool of one layer has what one step needs.
-            if u64::from(pool.slot_count()) < cycle {
-                notes.push(Note::BelowCycle { pool: PoolId::from_index(index), slots: pool.slot_count(), cycle });
+            if u64::from(slots) < cycle {
+                // The slots of a step are stamped alike and leave lowest first. What is over when the other layers have
+                // had theirs is still there when the layer's turn comes again.
+                let hits = layers * u64::from(slots).saturating_sub(cycle - step);
+                notes.push(Note::BelowCycle { pool: PoolId::from_index(index), slots, cycle, hits });
             }
         }
         if let Budget::Bytes(budget) = constraints.budget

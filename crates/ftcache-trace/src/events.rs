@@ -2,7 +2,7 @@
 //!
 //! An event is atomic. What it uses is there when it ends, and what is given up for it is never its own.
 
-use crate::{Phase, Trace};
+use crate::{Phase, Segment, Trace};
 
 /// One step of one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,8 +13,15 @@ pub struct Event<'a> {
     pub token: u64,
     /// That of the token's segment.
     pub phase: Phase,
-    /// Each expert once, in the order in which the router first chose it.
+    /// Each expert once, in the order in which the router first chose it, or last ([`Events::passes`]).
     pub experts: &'a [u16],
+}
+
+/// Which use gives an expert its place in an event.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    First,
+    Last,
 }
 
 /// The events of a trace, in the order in which an engine makes them: token by token, or batch by batch, each layer in
@@ -49,20 +56,42 @@ impl Events {
     /// If `batch` is zero.
     pub fn batched(trace: &Trace, batch: usize) -> Self {
         assert!(batch > 0, "a step has a token");
+        Self::build(trace, |_| batch, Order::First)
+    }
+
+    /// A prompt is one step of each layer, and every other token is one: the passes of an engine that decodes one
+    /// request at a time. Experts stand in the order in which the router last chose them, so that whatever takes them
+    /// in turn finds the experts of a prompt's end the most recent.
+    pub fn passes(trace: &Trace) -> Self {
+        let batch = |segment: &Segment| match segment.phase {
+            Phase::Prefill => segment.tokens as usize,
+            Phase::Decode | Phase::DecodeLike | Phase::Mixed => 1,
+        };
+        Self::build(trace, batch, Order::Last)
+    }
+
+    fn build(trace: &Trace, batch: impl Fn(&Segment) -> usize, order: Order) -> Self {
         let shape = trace.header().shape();
         let (layers, experts) = (shape.layers, shape.experts);
         let mut events = Self { layers, experts, heads: Vec::new(), ids: Vec::new() };
         let mut is_in = vec![false; experts as usize];
+        let mut routes: Vec<u16> = Vec::new();
         for segment in &trace.header().segments {
             let (start, end) = (segment.start as usize, (segment.start + segment.tokens) as usize);
+            let batch = batch(segment);
             for token in (start..end).step_by(batch) {
                 for layer in 0..layers {
                     let first = events.ids.len();
                     let cells = (token..end.min(token + batch)).filter_map(|token| trace.cell(token, layer as usize));
-                    for &id in cells.flatten() {
-                        if !std::mem::replace(&mut is_in[usize::from(id)], true) {
-                            events.ids.push(id);
-                        }
+                    routes.clear();
+                    routes.extend(cells.flatten());
+                    if order == Order::Last {
+                        routes.reverse();
+                    }
+                    let is_new = |&&id: &&u16| !std::mem::replace(&mut is_in[usize::from(id)], true);
+                    events.ids.extend(routes.iter().filter(is_new));
+                    if order == Order::Last {
+                        events.ids[first..].reverse();
                     }
                     if events.ids.len() > first {
                         events.heads.push(Head { first, token: token as u64, layer, phase: segment.phase });
@@ -157,6 +186,23 @@ mod tests {
             (1, 2, vec![1, 0]),
             (0, 3, vec![3, 4]),
             (1, 3, vec![2, 1]),
+        ];
+        assert_eq!(seen, wanted);
+    }
+
+    #[test]
+    fn a_prompt_is_one_pass_whose_experts_stand_by_their_last_use() {
+        let ids = vec![5, 2, ABSENT, ABSENT, 2, 6, ABSENT, ABSENT, 5, 7, 1, 0, 4, 3, 2, 1];
+        let mut header = trace(ids.clone()).header().clone();
+        (header.segments[0].phase, header.segments[1].phase) = (Phase::Prefill, Phase::Decode);
+        let events = Events::passes(&Trace::new(header, ids).unwrap());
+        let seen: Vec<(u32, u64, Phase, Vec<u16>)> =
+            events.iter().map(|event| (event.layer, event.token, event.phase, event.experts.to_vec())).collect();
+        let wanted = [
+            (0, 0, Phase::Prefill, vec![2, 6, 5, 7]),
+            (1, 0, Phase::Prefill, vec![1, 0]),
+            (0, 3, Phase::Decode, vec![4, 3]),
+            (1, 3, Phase::Decode, vec![2, 1]),
         ];
         assert_eq!(seen, wanted);
     }

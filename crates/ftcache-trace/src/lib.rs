@@ -2,7 +2,7 @@
 //! made up from a seed.
 //!
 //! A trace is a [`Header`] and, for each token and layer, one **cell**: the `top_k` expert ids that the router chose.
-//! This crate knows files and ids; it has never heard of a slot, a policy or a device.
+//! This crate knows files, ids and bytes; it has never heard of a slot, a pool or a device.
 //!
 //! # The form `ftr1`
 //!
@@ -13,6 +13,7 @@
 //!
 //! - [`TraceReader`] reads token by token in bounded memory, [`TraceWriter`] writes so;
 //! - [`Trace`] is a whole one in memory, and [`Events`] are its steps as a cache meets them;
+//! - [`ByteReplay`] says how a cache of so many bytes would have done, Belady's among them;
 //! - [`Synthetic`] makes one from a seed, for tests that must not depend on a recording.
 //!
 //! ```
@@ -39,6 +40,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bytes;
 mod cells;
 mod error;
 mod events;
@@ -50,6 +52,7 @@ mod synthetic;
 mod trace;
 mod writer;
 
+pub use bytes::{ByteCounts, ByteHits, BytePolicy, ByteReplay, ByteScope};
 pub use error::{Place, TraceError};
 pub use events::{Event, Events};
 pub use format::{ABSENT, Form, Header, MAX_HEADER_BYTES, MAX_TOKEN_BYTES, Phase, Segment, Shape};

@@ -46,8 +46,8 @@ fn a_mixed_quant_model_gets_988_and_202_slots() {
     up to 20 requests decoded at once
     prefill chunks of up to 20 tokens are admitted on demand
     141 ranges of the host to pin, 85.36 GiB (91,653,931,008 bytes)
-    note: pool 0 has 202 slots; one decode of all its layers routes to 320: LRU hits little
-    note: pool 1 has 988 slots; one decode of all its layers routes to 1560: LRU hits little
+    note: pool 0 has 202 slots; one decode of all its layers routes to 320: with the same experts each time and every miss fetched, LRU hits 0 of them
+    note: pool 1 has 988 slots; one decode of all its layers routes to 1560: with the same experts each time and every miss fetched, LRU hits 0 of them
     ");
     let json = done(&["plan", text, "--mem", "9059696640", "--tail-pad", "0", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
@@ -203,8 +203,8 @@ fn a_whole_configuration_is_planned() {
     up to 19 requests decoded at once
     prefill chunks of up to 18 tokens are admitted on demand
     135 ranges of the host to pin, 82.83 GiB (88,936,022,016 bytes)
-    note: pool 0 has 190 slots; one decode of all its layers routes to 1520: LRU hits little
-    note: pool 1 has 204 slots; one decode of all its layers routes to 7030: LRU hits little
+    note: pool 0 has 190 slots; one decode of all its layers routes to 1520: with the same experts each time and every miss fetched, LRU hits 0 of them
+    note: pool 1 has 204 slots; one decode of all its layers routes to 7030: with the same experts each time and every miss fetched, LRU hits 0 of them
     ");
     let other = refused(&["plan", path.to_str().unwrap(), "--slots", "2000", "--rates", &rates, "--device", "another"]);
     insta::assert_snapshot!(other, @r#"ftcache: PATH: the rates were measured on "card"; this device is "another""#);

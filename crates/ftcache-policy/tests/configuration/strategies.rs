@@ -153,20 +153,50 @@ fn a_setting_without_effect_is_refused() {
 fn one_tokens_cycle_is_noted_where_a_pool_is_below_it() {
     // C19. A cycle of 4 layers, top-8 and rows of 64 KiB has 2 MiB.
     let notes = |bytes| new(layers(4, 16, 8, &[64 << 10]), settings(Budget::Bytes(bytes))).notes().to_vec();
-    let below = |slots, cycle| Note::BelowCycle { pool: PoolId::new(0), slots, cycle };
-    assert!(notes(MIB).contains(&below(16, 32)));
-    assert!(notes(2 * MIB - 1).contains(&below(31, 32)));
+    let below = |slots, cycle, hits| Note::BelowCycle { pool: PoolId::new(0), slots, cycle, hits };
+    assert!(notes(MIB).contains(&below(16, 32, 0)));
+    assert!(notes(2 * MIB - 1).contains(&below(31, 32, 28)));
     assert_eq!(notes(2 * MIB), [Note::NothingStable { slots: 32 }]);
     assert_eq!(notes(4 * MIB), []);
     // A slot for every expert of a layer does not protect.
-    assert!(new(layers(3, 8, 4, &[1]), settings(Budget::Slots(8))).notes().contains(&below(8, 12)));
+    assert!(new(layers(3, 8, 4, &[1]), settings(Budget::Slots(8))).notes().contains(&below(8, 12, 0)));
     // Two requests may want all 16 experts of each layer, and no more. A layer with a pool of its own has no cycle.
     let mut two = settings(Budget::Slots(63));
     two.constraints.request_count = 3;
-    assert_eq!(new(layers(4, 16, 8, &[1]), two.clone()).notes(), [below(63, 64)]);
+    assert_eq!(new(layers(4, 16, 8, &[1]), two.clone()).notes(), [below(63, 64, 60)]);
     two.constraints.scope = Scope::PerLayer;
     two.constraints.request_count = 1;
     assert_eq!(new(layers(4, 16, 8, &[1]), two).notes(), []);
+}
+
+#[test]
+fn the_edge_of_the_cycle_is_one_layer_wide() {
+    // C19. As `hits_at_the_edge_of_one_tokens_cycle` of the residency crate counts them.
+    for (layer_count, top_k, slots, hits) in [
+        (3, 2, 4, 0),
+        (3, 2, 5, 3),
+        (4, 3, 9, 0),
+        (4, 3, 10, 4),
+        (4, 3, 11, 8),
+        (36, 4, 140, 0),
+        (36, 4, 141, 36),
+        (36, 4, 142, 72),
+        (36, 4, 143, 108),
+    ] {
+        let few = Settings { overlap: false, ..settings(Budget::Slots(slots)) };
+        let cycle = layer_count as u64 * u64::from(top_k);
+        let below = Note::BelowCycle { pool: PoolId::new(0), slots: slots as u32, cycle, hits };
+        let configuration = new(layers(layer_count, 4, top_k, &[1]), few.clone());
+        assert!(configuration.notes().contains(&below), "{:?}", configuration.notes());
+        let enough = configuration.with_budget(Budget::Slots(cycle)).unwrap();
+        assert!(!enough.notes().iter().any(|note| matches!(note, Note::BelowCycle { .. })), "{:?}", enough.notes());
+    }
+    let note = Note::BelowCycle { pool: PoolId::new(0), slots: 141, cycle: 144, hits: 36 };
+    assert_eq!(
+        note.to_string(),
+        "pool 0 has 141 slots; one decode of all its layers routes to 144: \
+         with the same experts each time and every miss fetched, LRU hits 36 of them"
+    );
 }
 
 #[test]
