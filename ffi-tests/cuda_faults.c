@@ -478,12 +478,18 @@ static void lost(ftcache_status status, const char *operation) {
 
 // A copy fails while it runs, and takes its context with it: told at the next look and by every call that needs the
 // device. What needs none goes on, and so does a handle on the other device.
+static void take_error(void *user, uint32_t level, const char *message) {
+    if (level == FTCACHE_LOG_LEVEL_ERROR) snprintf(user, 256, "%s", message);
+}
+
 static void a_device_that_is_lost(void) {
     const ftcache_settings settings = settings_of(12);
-    const ftcache_config config = cuda_config(1), other_config = cuda_config(0);
+    const ftcache_config other_config = cuda_config(0);
+    ftcache_config config = cuda_config(1);
+    char error[256] = "";
     const ftcache_streams streams = cuda_streams(&driver, 1);
     cuda second = cuda_open_at(1);
-    ftcache *cache = cache_of(configuration_of(&settings), &config), *other;
+    ftcache *cache, *other;
     const int32_t ids[] = {3, 5, 2};
     int32_t slot[3] = {-7, -7, -7};
     const ftcache_routes routes = routes_of(ids, 3);
@@ -491,6 +497,10 @@ static void a_device_that_is_lost(void) {
     SIZED(ftcache_streams, second_streams);
     const ftcache_step what = step_of(1);
     uint32_t i;
+    config.log = take_error;
+    config.log_user = error;
+    config.log_level = FTCACHE_LOG_LEVEL_ERROR;
+    cache = cache_of(configuration_of(&settings), &config);
     second_streams.compute = cuda_stream(&second);
     CUDA(driver.context_set_current(driver.context));
     other = cache_of(configuration_of(&settings), &other_config);
@@ -515,7 +525,9 @@ static void a_device_that_is_lost(void) {
     lost(ftcache_load(cache, &what, &routes, &second_streams, &slots), "stream");
     CHECK(slot[0] == -7);
     CHECK(current_context() == driver.context);
+    CHECK(error[0] == 0);
     ftcache_free(cache);
+    CHECK(strncmp(error, "registered memory is not given back: ", 37) == 0);
     CHECK(current_context() == driver.context);
     OK(ftcache_load(other, &what, &routes, &streams, &slots));
     OK(ftcache_synchronize(other));

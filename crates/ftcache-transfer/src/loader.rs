@@ -230,7 +230,7 @@ impl<D: Device> Loader<D> {
 
 impl<D: Device> Drop for Loader<D> {
     fn drop(&mut self) {
-        // Nobody is left to be told what fails. Freeing waits for what is enqueued, so no copy lands in memory that is
+        // No call is left that could return what fails, so the log has it. Freeing waits for what is enqueued, so no copy lands in memory that is
         // given back, or reads rows that are gone: they go after this. A device that cannot wait does no more work;
         // threads of ours that could still read are stopped with the bounce buffer.
         if let Ok(places) = &mut self.places {
@@ -241,17 +241,24 @@ impl<D: Device> Drop for Loader<D> {
         }
         self.fences.free(&mut self.device);
         if let Some(mode) = &mut self.mode {
-            let _ = mode.free(&mut self.device);
+            told("the memory of device mode", mode.free(&mut self.device));
         }
         if let Some(late) = &mut self.late {
             late.free(&mut self.device);
         }
         if let Some(bounce) = self.bounce.take() {
-            let _ = bounce.free(&mut self.device);
+            told("the bounce buffer", bounce.free(&mut self.device));
         }
         for arena in &mut self.host_arenas {
-            let _ = arena.free(&mut self.device);
+            told("an arena", arena.free(&mut self.device));
         }
-        let _ = self.registrations.free(&mut self.device);
+        told("registered memory", self.registrations.free(&mut self.device));
+    }
+}
+
+/// Tells of memory that could not be given back.
+fn told(what: &str, freed: Result<(), DeviceError>) {
+    if let Err(error) = freed {
+        tracing::error!("{what} is not given back: {error}");
     }
 }
