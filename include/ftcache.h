@@ -1756,9 +1756,10 @@ ftcache_status ftcache_attach(struct ftcache *cache,
 // Pins host memory of the engine's where it lies, before rows in it are attached. May allocate; blocks while the
 // system pins.
 //
-// part_bytes not 0: in parts of so many bytes, where one call would be refused. read_only 1: for memory that is mapped
-// read-only, such as a model file. It ends with ftcache_unregister or ftcache_free, and must stay mapped until then.
-// Memory that the engine pinned by itself needs no call.
+// part_bytes not 0: in parts of so many bytes, where one call would be refused; a multiple of the page size, from a
+// base that is one. Of 0 bytes nothing is pinned, and there is nothing to unregister. read_only 1: for memory that is
+// mapped read-only, such as a model file. It ends with ftcache_unregister or ftcache_free, and must stay mapped until
+// then. Memory that the engine pinned by itself needs no call.
 //
 // Requires: cache came from ftcache_new; base points to bytes bytes that stay mapped until they are unregistered.
 FTCACHE_MUST_USE
