@@ -84,3 +84,35 @@ impl Optimum {
         (self.uses() > 0).then(|| misses as f64 / self.uses() as f64)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Header, Phase, Segment, Shape, Trace};
+
+    fn check(top_k: u32, ids: &[u16], misses: &[Option<u64>]) {
+        let shape = Shape { tokens: ids.len() as u64 / u64::from(top_k), layers: 1, top_k, experts: 8 };
+        let header = Header::new("by hand", shape, vec![Segment::new("request", Phase::Decode, 0, shape.tokens)]);
+        let optimum = Optimum::unified(&Events::of(&Trace::new(header, ids.to_vec()).unwrap()));
+        let found: Vec<Option<u64>> = (0..misses.len()).map(|slots| optimum.misses(slots)).collect();
+        assert_eq!(found, misses, "{ids:?}");
+    }
+
+    #[test]
+    fn the_farthest_next_use_goes() {
+        // LRU with two slots would miss each time.
+        check(1, &[0, 1, 2, 0, 1, 2], &[None, Some(6), Some(4), Some(3)]);
+    }
+
+    #[test]
+    fn a_miss_takes_a_slot_even_if_it_is_never_used_again() {
+        // With 2 slots, 0 or 1 has to go for 7; a cache that need not admit would keep both.
+        check(1, &[0, 1, 7, 0, 1], &[None, Some(5), Some(4), Some(3)]);
+    }
+
+    #[test]
+    fn a_step_keeps_its_own() {
+        // 3 and 4 need both of 2 slots; with 3, one of 0 and 1 stays.
+        check(2, &[0, 1, 3, 4, 0, 1], &[None, None, Some(6), Some(5), Some(4)]);
+    }
+}
