@@ -2,7 +2,8 @@
 //! made up from a seed.
 //!
 //! A trace is a [`Header`] and, for each token and layer, one **cell**: the `top_k` expert ids that the router chose.
-//! This crate knows files, ids and bytes; it has never heard of a slot, a pool or a device.
+//! This crate knows files, ids and how many of them a cache of some size would miss; it has never heard of a pool, a
+//! plan or a device.
 //!
 //! # The form `ftr1`
 //!
@@ -14,6 +15,8 @@
 //! - [`TraceReader`] reads token by token in bounded memory, [`TraceWriter`] writes so;
 //! - [`Trace`] is a whole one in memory, and [`Events`] are its steps as a cache meets them;
 //! - [`ByteReplay`] says how a cache of so many bytes would have done, Belady's among them;
+//! - [`MissCurve`] and [`LayerCurves`] count what an LRU cache of every size misses on them, [`Optimum`] what any
+//!   cache must;
 //! - [`Synthetic`] makes one from a seed, for tests that must not depend on a recording.
 //!
 //! ```
@@ -42,20 +45,26 @@
 
 mod bytes;
 mod cells;
+mod curve;
 mod error;
 mod events;
 mod format;
 mod frames;
+mod optimum;
 mod random;
 mod reader;
+mod recency;
 mod synthetic;
 mod trace;
+mod uses;
 mod writer;
 
 pub use bytes::{ByteCounts, ByteHits, BytePolicy, ByteReplay, ByteScope};
+pub use curve::{LayerCurves, MissCurve};
 pub use error::{Place, TraceError};
 pub use events::{Event, Events};
 pub use format::{ABSENT, Form, Header, MAX_HEADER_BYTES, MAX_TOKEN_BYTES, Phase, Segment, Shape};
+pub use optimum::Optimum;
 pub use reader::TraceReader;
 pub use synthetic::Synthetic;
 pub use trace::Trace;
