@@ -29,6 +29,11 @@ pub enum Place {
         /// Bytes of ids, all of them there.
         bytes: u64,
     },
+    /// In a form of lines, before this one, counted from 1.
+    Line {
+        /// The line.
+        line: u64,
+    },
 }
 
 impl fmt::Display for Place {
@@ -39,6 +44,7 @@ impl fmt::Display for Place {
                 write!(f, "token {token}, layer {layer}: {expected} bytes of ids expected, {found} found")
             }
             Self::End { bytes } => write!(f, "the end of the ids, {bytes} bytes"),
+            Self::Line { line } => write!(f, "line {line}"),
         }
     }
 }
