@@ -326,6 +326,20 @@ pub enum TraceError {
         /// Tokens of the trace.
         tokens: u64,
     },
+    /// A recorder too small for one token.
+    #[error("a recorder of {capacity_bytes} bytes; one token takes {token_bytes}")]
+    NoRoom {
+        /// Bytes it was given.
+        capacity_bytes: usize,
+        /// Bytes of a token.
+        token_bytes: usize,
+    },
+    /// A recorder larger than memory.
+    #[error("a recorder of {bytes} bytes; there is not so much memory")]
+    NoMemory {
+        /// Bytes it was given.
+        bytes: usize,
+    },
     /// A parameter of a synthetic trace outside its range.
     #[error("{name:?} is {found}; it lies from {least} to {most}")]
     Parameter {
