@@ -1,5 +1,5 @@
-//! Recorded routing of mixture-of-experts models: which experts each token used, layer by layer. Read, written and
-//! made up from a seed.
+//! Recorded routing of mixture-of-experts models: which experts each token used, layer by layer. Recorded, read,
+//! written and made up from a seed.
 //!
 //! A trace is a [`Header`] and, for each token and layer, one **cell**: the `top_k` expert ids that the router chose.
 //! This crate knows files and ids; it has never heard of a slot, a policy or a device.
@@ -13,7 +13,10 @@
 //!
 //! - [`TraceReader`] reads token by token in bounded memory, [`TraceWriter`] writes so;
 //! - [`Trace`] is a whole one in memory, and [`Events`] are its steps as a cache meets them;
-//! - [`Synthetic`] makes one from a seed, for tests that must not depend on a recording.
+//! - [`Synthetic`] makes one from a seed, for tests that must not depend on a recording;
+//! - [`Recorder`] makes one in a running engine;
+//! - [`read_route_csv`] and [`read_jsonl`] make one of the lines of text that engines log;
+//! - [`Survey`] says what one is like: how unevenly experts are used, and how soon again.
 //!
 //! ```
 //! use ftcache_trace::{Form, Synthetic, Trace, TraceReader};
@@ -48,6 +51,7 @@ mod import;
 mod random;
 mod reader;
 mod recorder;
+mod survey;
 mod synthetic;
 mod trace;
 mod writer;
@@ -58,6 +62,7 @@ pub use format::{ABSENT, Form, Header, MAX_HEADER_BYTES, MAX_TOKEN_BYTES, Phase,
 pub use import::{ImportError, JsonlOptions, Wrong, read_jsonl, read_route_csv};
 pub use reader::TraceReader;
 pub use recorder::{Keep, Recorder, RecorderOptions};
+pub use survey::{LayerSurvey, Reuse, Survey};
 pub use synthetic::Synthetic;
 pub use trace::Trace;
 pub use writer::TraceWriter;
