@@ -304,3 +304,41 @@ fn errors_of_json_lines() {
     line 1 has over 16777216 bytes; at most 16777216 are read
     "#);
 }
+
+/// Bytes changed, taken out and put in at random: a trace or an error that names a line, never a panic.
+#[test]
+fn any_bytes_are_a_trace_or_an_error() {
+    let jsonl = "{\"experts\": 8, \"layers\": 2, \"top_k\": 2, \"expert_bytes\": [1, 2]}\n\
+        {\"token\": 0, \"layer\": 0, \"topk\": [5, 2], \"request\": 1, \"phase\": \"prefill\"}\n\
+        {\"token\": 0, \"layer\": 1, \"topk\": [0, 2], \"request\": 1, \"phase\": \"prefill\"}\n\
+        {\"token\": 1, \"topk\": [[5, 3], null], \"request\": \"b\"}\n";
+    let given = JsonlOptions { experts: Some(8), ..JsonlOptions::default() };
+    let mut state = 1_u64;
+    let mut draw = |bound: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % bound
+    };
+    let mut read = [0; 2];
+    for round in 0..40_000 {
+        let is_csv = round % 2 == 0;
+        let mut bytes = if is_csv { CSV } else { jsonl }.as_bytes().to_vec();
+        for _ in 0..=draw(3) {
+            let place = draw(bytes.len());
+            match draw(3) {
+                0 => drop(bytes.remove(place)),
+                1 => bytes.insert(place, b"0129-,[]{}\"\n= \xff"[draw(15)]),
+                _ => bytes[place] = b"0129-,[]{}\"\n= \xff"[draw(15)],
+            }
+        }
+        let result = if is_csv { read_route_csv(bytes.as_slice()) } else { read_jsonl(bytes.as_slice(), &given) };
+        match result {
+            Ok(trace) => {
+                read[usize::from(is_csv)] += 1;
+                assert_eq!(Trace::new(trace.header().clone(), trace.ids().to_vec()).unwrap(), trace);
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    }
+    // A weight or a name may be anything, so that some are still read.
+    assert!(read.iter().all(|&count| count > 100), "{read:?}");
+}
