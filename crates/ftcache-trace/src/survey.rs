@@ -213,16 +213,16 @@ mod tests {
     #[test]
     fn one_layer_counted_by_hand() {
         // 11 experts: the hottest tenth are two.
-        let survey = Survey::of(&trace(&[4, 2], 11, &[&[[0, 1], [1, 2], NONE, [0, 1], [1, 0], [0, 5]]]));
+        let survey = Survey::of(&trace(&[4, 2], 11, &[&[[0, 1], [1, 2], NONE, [1, 2], [1, 0], [0, 5]]]));
         let layer = &survey.layers[0];
         assert_eq!((layer.cells, layer.absent_cells, layer.used), (5, 1, 4));
-        // 0 and 1 four times each of ten.
-        assert_eq!(layer.hottest_share, Some(0.8));
+        // 1 four times and 0 three times of ten.
+        assert_eq!(layer.hottest_share, Some(0.7));
         // Token 1 repeats one of two. Token 3 follows an absent one, token 4 another segment; token 5 repeats one.
         assert_eq!(layer.overlap, Some(0.5));
-        // 1 after 1; 0 after 2 and 1 after 1; both after 1; 0 after 1.
-        assert_eq!(layer.reuse, Some(Reuse { uses: 6, p50: 1, p90: 2, p99: 2, max: 2 }));
-        let bits = 2.0 * 0.4 * 2.5_f64.log2() + 2.0 * 0.1 * 10_f64.log2();
+        // 1 after 1; both after 1; 1 after 1 and 0 after 3; 0 after 1.
+        assert_eq!(layer.reuse, Some(Reuse { uses: 6, p50: 1, p90: 3, p99: 3, max: 3 }));
+        let bits: f64 = [0.4_f64, 0.3, 0.2, 0.1].iter().map(|share| -share * share.log2()).sum();
         assert!((layer.entropy.unwrap() - bits / 11_f64.log2()).abs() < 1e-12);
     }
 

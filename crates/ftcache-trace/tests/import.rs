@@ -142,6 +142,11 @@ fn json_lines_become_a_trace() {
     assert_eq!((other.ids(), &other.header().segments), (trace.ids(), &header.segments));
     assert_eq!(other.header().model, "toy");
 
+    // A token of which nothing is known is a token still.
+    let empty = b"{\"token\": 0, \"topk\": [null, [7]]}\n{\"token\": 1, \"topk\": [[], null]}";
+    let empty = read_jsonl(&empty[..], &options).unwrap();
+    assert_eq!(cells(&empty), [[None, Some(&[7][..])], [None, None]]);
+
     // Nothing but routes: one segment of the caller's phase, and layers that no line had.
     let options = JsonlOptions { layers: Some(3), phase: Phase::Mixed, ..options };
     let bare = read_jsonl(&br#"{"token": 0, "layer": 1, "topk": [7]}"#[..], &options).unwrap();
@@ -183,6 +188,7 @@ fn errors_of_route_csvs() {
         with("0,0,0,0,1,2,0.4", "0,0,0,0,1,5,0.4"),
         with("0,0,0,0,1,2,0.4", "0,0,0,0,2,2,0.4"),
         with("0,0,0,0,1,2,0.4\n", ""),
+        with("0,0,0,0,1,2,0.4", "0,1,0,0,1,2,0.4"),
         with("0,0,0,0,1,2,0.4", "0,0,0,0,1,2,0.4\n0,0,0,0,2,3,0.4"),
         with("0,0,1,2,0,3,0.6\n0,0,1,2,1,1,0.4", "0,0,1,0,0,3,0.6\n0,0,1,0,1,1,0.4"),
         with("0,0,1,2,0,3,0.6\n0,0,1,2,1,1,0.4", "0,0,0,0,0,3,0.6\n0,0,0,0,1,1,0.4"),
@@ -213,6 +219,7 @@ fn errors_of_route_csvs() {
     line 8: token 0, layer 0: expert 8; there are 8 experts
     line 8: token 0, layer 0: expert 5 both at place 0 and at place 1
     line 8: token 0, layer 0: slot 2; 1 expected
+    line 7: token 0, layer 0: 1 ids; 2 expected
     line 7: token 0, layer 0: 1 ids; 2 expected
     line 9: token 0, layer 0: 3 ids; 2 expected
     line 12: token 1, layer 0 a second time; the first was on line 10

@@ -108,6 +108,15 @@ fn what_does_not_fit_is_counted() {
     }
 }
 
+/// A token in the place of another has none of its cells.
+#[test]
+fn what_was_there_before_is_gone() {
+    let mut recorder = recorder(1, Keep::Last);
+    step(&mut recorder, 0);
+    recorder.record(1, &[6, 7]);
+    assert_eq!(recorder.finish().unwrap().ids(), [GONE, GONE, 6, 7]);
+}
+
 /// A prompt wider than all the room, and one that wraps.
 #[test]
 fn steps_wider_than_the_room_are_cut() {
