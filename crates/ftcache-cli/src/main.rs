@@ -14,6 +14,7 @@ mod probe_report;
 mod progress;
 mod replay;
 mod table;
+mod trace;
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -36,6 +37,8 @@ enum Command {
     Plan(Box<plan::Arguments>),
     /// Drive a cache with recorded routing: move generated rows, check every slot, count hits
     Replay(replay::Arguments),
+    /// Look at recorded routing, convert it, or make some up
+    Trace(trace::Arguments),
     /// Measure the link to a device and the CPU's memory, and write the rates that `plan` reads
     Probe(probe::Arguments),
     /// Read a model's experts into host memory and pin them, as an engine does, and say how that went
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Command::Inspect(arguments) => inspect::run(&arguments, &mut out),
         Command::Plan(arguments) => plan::run(&arguments, &mut out),
         Command::Replay(arguments) => replay::run(&arguments, &mut out),
+        Command::Trace(arguments) => trace::run(&arguments, &mut out),
         Command::Probe(arguments) => probe::run(&arguments, &mut out),
         Command::Load(arguments) => load::run(&arguments, &mut out),
     };

@@ -29,6 +29,11 @@ pub enum Place {
         /// Bytes of ids, all of them there.
         bytes: u64,
     },
+    /// In a form of lines, before this one, counted from 1.
+    Line {
+        /// The line.
+        line: u64,
+    },
 }
 
 impl fmt::Display for Place {
@@ -39,6 +44,7 @@ impl fmt::Display for Place {
                 write!(f, "token {token}, layer {layer}: {expected} bytes of ids expected, {found} found")
             }
             Self::End { bytes } => write!(f, "the end of the ids, {bytes} bytes"),
+            Self::Line { line } => write!(f, "line {line}"),
         }
     }
 }
@@ -319,6 +325,20 @@ pub enum TraceError {
         token: u64,
         /// Tokens of the trace.
         tokens: u64,
+    },
+    /// A recorder too small for one token.
+    #[error("a recorder of {capacity_bytes} bytes; one token takes {token_bytes}")]
+    NoRoom {
+        /// Bytes it was given.
+        capacity_bytes: usize,
+        /// Bytes of a token.
+        token_bytes: usize,
+    },
+    /// A recorder larger than memory.
+    #[error("a recorder of {bytes} bytes; there is not so much memory")]
+    NoMemory {
+        /// Bytes it was given.
+        bytes: usize,
     },
     /// A parameter of a synthetic trace outside its range.
     #[error("{name:?} is {found}; it lies from {least} to {most}")]

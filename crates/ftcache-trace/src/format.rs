@@ -104,6 +104,18 @@ pub enum Phase {
     Mixed,
 }
 
+impl Phase {
+    /// As it stands in a header.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+            Self::DecodeLike => "decode-like",
+            Self::Mixed => "mixed",
+        }
+    }
+}
+
 /// A run of tokens that belong together; between two of them a new request or document starts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Segment {

@@ -1,5 +1,5 @@
-//! Recorded routing of mixture-of-experts models: which experts each token used, layer by layer. Read, written and
-//! made up from a seed.
+//! Recorded routing of mixture-of-experts models: which experts each token used, layer by layer. Recorded, read,
+//! written and made up from a seed.
 //!
 //! A trace is a [`Header`] and, for each token and layer, one **cell**: the `top_k` expert ids that the router chose.
 //! This crate knows files, ids and how many of them a cache of some size would miss; it has never heard of a pool, a
@@ -17,7 +17,10 @@
 //! - [`ByteReplay`] says how a cache of so many bytes would have done, Belady's among them;
 //! - [`MissCurve`] and [`LayerCurves`] count what an LRU cache of every size misses on them, [`Optimum`] what any
 //!   cache must;
-//! - [`Synthetic`] makes one from a seed, for tests that must not depend on a recording.
+//! - [`Synthetic`] makes one from a seed, for tests that must not depend on a recording;
+//! - [`Recorder`] makes one in a running engine;
+//! - [`read_route_csv`] and [`read_jsonl`] make one of the lines of text that engines log;
+//! - [`Survey`] says what one is like: how unevenly experts are used, and how soon again.
 //!
 //! ```
 //! use ftcache_trace::{Form, Synthetic, Trace, TraceReader};
@@ -50,10 +53,13 @@ mod error;
 mod events;
 mod format;
 mod frames;
+mod import;
 mod optimum;
 mod random;
 mod reader;
 mod recency;
+mod recorder;
+mod survey;
 mod synthetic;
 mod trace;
 mod uses;
@@ -64,8 +70,11 @@ pub use curve::{LayerCurves, MissCurve};
 pub use error::{Place, TraceError};
 pub use events::{Event, Events};
 pub use format::{ABSENT, Form, Header, MAX_HEADER_BYTES, MAX_TOKEN_BYTES, Phase, Segment, Shape};
+pub use import::{ImportError, JsonlOptions, Wrong, read_jsonl, read_route_csv};
 pub use optimum::Optimum;
 pub use reader::TraceReader;
+pub use recorder::{Keep, Recorder, RecorderOptions};
+pub use survey::{LayerSurvey, Reuse, Survey};
 pub use synthetic::Synthetic;
 pub use trace::Trace;
 pub use writer::TraceWriter;

@@ -140,7 +140,7 @@ fn read_line<R: Read>(bytes: &mut Bytes<R>) -> Result<Vec<u8>, TraceError> {
     }
 }
 
-fn at(place: Place, fault: Fault) -> TraceError {
+pub(crate) fn at(place: Place, fault: Fault) -> TraceError {
     match fault {
         Fault::Read(error) => TraceError::Read { error, place },
         Fault::Cut { byte } => TraceError::ZstdCut { byte, place },
