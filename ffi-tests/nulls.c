@@ -405,6 +405,27 @@ static void of_reports(ftcache *cache) {
 }
 
 // Each pointer of which the header says that it may be NULL, and that is nowhere above.
+static void of_recorders(void) {
+    ftcache_recorder_config config = {sizeof config, 0, 2, 8, 2, 0, 4096, NULL};
+    ftcache_recorder *out = STALE(ftcache_recorder), *recorder = NULL;
+    const int32_t ids[] = {1, 2};
+    ftcache_routes routes = routes_of(ids, 2);
+    SIZED(ftcache_recorder_report, report);
+    NAMED(ftcache_recorder_new(&config, NULL), "out");
+    NAMED(ftcache_recorder_new(NULL, &out), "config");
+    CHECK(out == NULL);
+    OK(ftcache_recorder_new(&config, &recorder));
+    NAMED(ftcache_recorder_begin(NULL, 0, 0), "recorder");
+    NAMED(ftcache_recorder_record(NULL, 0, &routes), "recorder");
+    NAMED(ftcache_recorder_record(recorder, 0, NULL), "routes");
+    NAMED(ftcache_recorder_get(NULL, &report), "recorder");
+    NAMED(ftcache_recorder_get(recorder, NULL), "report");
+    NAMED(ftcache_recorder_write(NULL, "nulls_trace.ftr"), "recorder");
+    NAMED(ftcache_recorder_write(recorder, NULL), "path");
+    ftcache_recorder_free(recorder);
+    ftcache_recorder_free(NULL);
+}
+
 static void that_are_accepted(void) {
     const int32_t id = 0;
     const ftcache_routes routes = routes_of(&id, 1);
@@ -461,6 +482,7 @@ int main(void) {
     of_device_mode();
     of_chunks(cache);
     of_reports(cache);
+    of_recorders();
     that_are_accepted();
     NAMED(ftcache_reset(NULL), "cache");
     CHECK(ftcache_last_error_copy(NULL, 0) == sizeof "cache is NULL");

@@ -221,6 +221,20 @@ static void inputs(void) {
     OK(ftcache_device_leave(on_device));
 }
 
+static ftcache_status new_recorder_of(const void *at) {
+    ftcache_recorder *made = NULL;
+    const ftcache_status status = ftcache_recorder_new(at, &made);
+    ftcache_recorder_free(made);
+    return status;
+}
+
+static const ftcache_recorder_config recorder_config = {sizeof recorder_config, 0, 2, 8, 2, 0, 4096, NULL};
+
+static void recorders(void) {
+    INPUT(ftcache_recorder_config, "config", recorder_config, END(ftcache_recorder_config, capacity_bytes),
+          new_recorder_of);
+}
+
 // OUTPUTS
 
 // Whether two fillings of a struct are to be equal: microseconds are not.
@@ -266,6 +280,8 @@ static ftcache_status get_layer(void *at) { return ftcache_layer_get(cache, 1, a
 static ftcache_status get_span(void *at) { return ftcache_slot_span_get(cache, 1, 0, at); }
 static ftcache_status get_owner(void *at) { return ftcache_slot_owner_get(cache, 1, 0, at); }
 static ftcache_status get_fetch(void *at) { return ftcache_configuration_layer_fetch_get(configuration, 1, at); }
+static ftcache_recorder *recorder;
+static ftcache_status get_recorder(void *at) { return ftcache_recorder_get(recorder, at); }
 static ftcache_status get_plan(void *at) { return ftcache_plan_get(cache, at); }
 static ftcache_status get_stats(void *at) { return ftcache_stats_get(cache, at); }
 static ftcache_status get_total(void *at) { return ftcache_chunk_total_get(cache, at); }
@@ -295,6 +311,9 @@ static void outputs(void) {
     OUTPUT(ftcache_layer_report, "report", ALWAYS_SAME, get_layer);
     OUTPUT(ftcache_slot_span, "span", ALWAYS_SAME, get_span);
     OUTPUT(ftcache_slot_owner, "owner", ALWAYS_SAME, get_owner);
+    OK(ftcache_recorder_new(&recorder_config, &recorder));
+    OUTPUT(ftcache_recorder_report, "report", ALWAYS_SAME, get_recorder);
+    ftcache_recorder_free(recorder);
     OUTPUT(ftcache_layer_fetch, "fetch", ALWAYS_SAME, get_fetch);
     OUTPUT(ftcache_plan, "plan", ALWAYS_SAME, get_plan);
     OUTPUT(ftcache_stats, "stats", ALWAYS_SAME, get_stats);
@@ -342,6 +361,7 @@ int main(void) {
     device_step.row_width = 2;
 
     inputs();
+    recorders();
     outputs();
 
     ftcache_free(on_device);

@@ -142,6 +142,7 @@
  *    Rebuild    ftcache_configuration_with_budget, ftcache_rebuild: other slots while the cache lives.
  *    Warm start ftcache_residents_get, ftcache_bring_back.
  *    Files      ftcache_load_files: banks read and pinned by the library.
+ *    Recorder   ftcache_recorder_new, ftcache_recorder_record: routing kept in bounded memory, for `ftcache replay`.
  *    Devices    One handle for each model and device. Handles share nothing: each has its budget, its streams and its
  *               log. A draft model makes its own, or has none. Nothing is inherited, and there is no state of the
  *               process.
@@ -247,6 +248,25 @@ enum ftcache_status
 typedef enum ftcache_status ftcache_status;
 #else
 typedef int32_t ftcache_status;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// Which tokens stay in a recorder that is full.
+enum ftcache_keep
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // Those that came first: a run from its start.
+    FTCACHE_KEEP_FIRST = 0,
+    // Those that came last: what led to now.
+    FTCACHE_KEEP_LAST = 1,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum ftcache_keep ftcache_keep;
+#else
+typedef uint32_t ftcache_keep;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
@@ -654,6 +674,12 @@ typedef struct ftcache_configuration ftcache_configuration;
 //
 // One thread at a time. It may be freed once every configuration that is wanted has been made of it.
 typedef struct ftcache_model ftcache_model;
+
+// Records which experts each token was routed to, layer by layer. It has nothing to do with a cache, and is safe to
+// leave on: memory is bounded, and no input stops it.
+//
+// One thread at a time inside it: a second one is given FTCACHE_STATUS_BUSY, and its step is not recorded.
+typedef struct ftcache_recorder ftcache_recorder;
 
 // What a model has.
 typedef struct ftcache_model_config {
@@ -1565,6 +1591,43 @@ typedef struct ftcache_device_facts {
     uint64_t alone_below_bytes;
 } ftcache_device_facts;
 
+// What a recorder is told of the model, and how much it keeps.
+typedef struct ftcache_recorder_config {
+    // sizeof(ftcache_recorder_config).
+    uint32_t struct_size;
+    // An ftcache_keep.
+    uint32_t keep;
+    // Mixture-of-experts layers, numbered from 0.
+    uint32_t layer_count;
+    // Experts of a layer.
+    uint32_t expert_count;
+    // Experts that a token is routed to in each layer.
+    uint32_t top_k;
+    // 0.
+    uint32_t reserved;
+    // Bytes for tokens, taken at the start and never more: each token takes 2 * layer_count * top_k + 24.
+    uint64_t capacity_bytes;
+    // The model's name, for people; NULL if it has none. Copied.
+    const char *model;
+} ftcache_recorder_config;
+
+// How a recorder is doing.
+typedef struct ftcache_recorder_report {
+    // sizeof(ftcache_recorder_report), set by the caller.
+    uint32_t struct_size;
+    // 0.
+    uint32_t reserved;
+    // Tokens that are held.
+    uint64_t tokens;
+    // Tokens that fit.
+    uint64_t room;
+    // Tokens that came and are not held.
+    uint64_t dropped;
+    // Calls and cells that made no sense and were left out: a layer out of the model, a step of another width, an
+    // expert twice or past the last one.
+    uint64_t refused;
+} ftcache_recorder_report;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -2432,6 +2495,52 @@ ftcache_status ftcache_arenas_measure(struct ftcache *cache,
                                       uint32_t *spilled,
                                       char *buffer,
                                       size_t capacity);
+
+// Makes a recorder. Allocates; waits for nothing.
+//
+// *out is set to NULL if this does not succeed; else the caller frees it with ftcache_recorder_free.
+//
+// Requires: config points to a struct of its struct_size; out points to a pointer.
+FTCACHE_MUST_USE
+ftcache_status ftcache_recorder_new(const struct ftcache_recorder_config *config,
+                                    struct ftcache_recorder **out);
+
+// Says that the next step is another request's, or another phase of one; phase is an ftcache_phase, of which drafts
+// count as decode. Without it all is decode of request 0. Allocates nothing, waits for nothing.
+//
+// Requires: recorder came from ftcache_recorder_new.
+FTCACHE_MUST_USE
+ftcache_status ftcache_recorder_begin(struct ftcache_recorder *recorder,
+                                      uint64_t request,
+                                      uint32_t phase);
+
+// Notes one layer's routes of one step, in the router's order: a row for each token. The layers of a step come in
+// ascending order; one that is not above the one before starts the next step, and one that is left out is absent. An
+// id that is no expert makes its token's cell absent. Allocates nothing once there was a step as wide; waits for
+// nothing.
+//
+// Requires: recorder came from ftcache_recorder_new; routes points to a struct of its struct_size, and the memory that
+// it names is readable as it says.
+FTCACHE_MUST_USE
+ftcache_status ftcache_recorder_record(struct ftcache_recorder *recorder,
+                                       uint32_t layer,
+                                       const struct ftcache_routes *routes);
+
+// How a recorder is doing. Allocates nothing, waits for nothing.
+//
+// Requires: recorder came from ftcache_recorder_new; report points to a struct of its struct_size.
+FTCACHE_MUST_USE
+ftcache_status ftcache_recorder_get(struct ftcache_recorder *recorder,
+                                    struct ftcache_recorder_report *report);
+
+// Writes what is held to a file that `ftcache replay` and `ftcache trace` read: compressed if the name ends with .zst.
+// A file of that name is replaced; recording may go on. Allocates as much as is held, and blocks while it is written.
+//
+// Requires: recorder came from ftcache_recorder_new; path is a text.
+FTCACHE_MUST_USE ftcache_status ftcache_recorder_write(struct ftcache_recorder *recorder, const char *path);
+
+// Frees a recorder and what it holds; NULL is accepted. No other call may be inside it. Waits for nothing.
+void ftcache_recorder_free(struct ftcache_recorder *recorder);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -23,17 +23,18 @@
  *
  * Names      The namespace is ftc, since ftcache is the handle's type in C. ftcache_model_layer_set is layer_set of
  *            ftc::model, ftcache_configuration_text is text of ftc::configuration, ftcache_load is load of
- *            ftc::cache. Others are make, for each _new; report_get of ftc::configuration, for
- *            ftcache_configuration_get; and register_memory and unregister_memory, since register is a keyword.
+ *            ftc::cache. Others are make, for each _new; report_get of ftc::configuration and ftc::recorder, for
+ *            ftcache_configuration_get and ftcache_recorder_get; and register_memory and unregister_memory, since
+ *            register is a keyword.
  * Structs    Those of ftcache.h, none of its own in their place. ftc::sized<T>() is one of zeros that knows its size.
  *            routes_of and slots_of fill the two that are needed at every step.
  * Errors     A method that can be refused returns an ftc::result: a value, or an ftc::error with the status and a
  *            copy of the message of that very call. To ask for a value that is not there, or for an error, ends the
  *            program with the message, in every build. Nothing throws but an allocation of the standard library, and
  *            only where exceptions are on: -fno-exceptions and -fno-rtti will do.
- * Handles    ftc::model, ftc::configuration and ftc::cache are moved and not copied, and free what they hold. One
- *            that was moved from is empty: its methods are refused ("cache is NULL"). get() lends the C handle,
- *            release() gives it away, and a constructor takes one over.
+ * Handles    ftc::model, ftc::configuration, ftc::cache and ftc::recorder are moved and not copied, and free what they
+ *            hold. One that was moved from is empty: its methods are refused ("cache is NULL"). get() lends the C
+ *            handle, release() gives it away, and a constructor takes one over.
  * Lifetime   A cache must go before what it uses: attached rows, streams, arenas, a current context. Members of a
  *            class are destroyed from the last to the first, so declare the cache behind them.
  * Log        log and log_user of ftcache_config are a function and a pointer, as in C; a lambda without captures will
@@ -329,6 +330,7 @@ inline ftc::error unequal(const char *one, std::size_t one_count, const char *ot
 inline void free_handle(::ftcache_model *handle) noexcept { ::ftcache_model_free(handle); }
 inline void free_handle(::ftcache_configuration *handle) noexcept { ::ftcache_configuration_free(handle); }
 inline void free_handle(::ftcache *handle) noexcept { ::ftcache_free(handle); }
+inline void free_handle(::ftcache_recorder *handle) noexcept { ::ftcache_recorder_free(handle); }
 
 // What the three have in common: at most one C handle, freed once.
 template <typename T>
@@ -821,6 +823,30 @@ public:
             return ::ftcache_bring_back(get(), streams, bytes.data(), bytes.size(), fingerprint, copied);
         });
     }
+};
+
+class recorder : public detail::handle<::ftcache_recorder> {
+public:
+    using detail::handle<::ftcache_recorder>::handle;
+
+    static result<recorder> make(const ::ftcache_recorder_config &config) {
+        return detail::made<recorder>([&](::ftcache_recorder **out) { return ::ftcache_recorder_new(&config, out); });
+    }
+
+    result<void> begin(uint64_t request, uint32_t phase) {
+        return detail::outcome(::ftcache_recorder_begin(get(), request, phase));
+    }
+
+    result<void> record(uint32_t layer, const ::ftcache_routes &routes) {
+        return detail::outcome(::ftcache_recorder_record(get(), layer, &routes));
+    }
+
+    result<::ftcache_recorder_report> report_get() {
+        return detail::filled<::ftcache_recorder_report>(
+            [&](auto *report) { return ::ftcache_recorder_get(get(), report); });
+    }
+
+    result<void> write(const char *path) { return detail::outcome(::ftcache_recorder_write(get(), path)); }
 };
 
 }  // namespace ftc

@@ -5,7 +5,7 @@ use cbindgen::{Braces, Builder, Config, DocumentationStyle, EnumConfig, Language
 use crate::run::{Outcome, root};
 
 /// The sources in the order in which one learns them, which is the header's order.
-const SOURCES: [&str; 18] = [
+const SOURCES: [&str; 19] = [
     "status",
     "model",
     "settings",
@@ -24,10 +24,12 @@ const SOURCES: [&str; 18] = [
     "stats",
     "rebuild",
     "probe",
+    "recorder",
 ];
 
 /// Enums that are reached through integer fields only.
-const ENUMS: [&str; 19] = [
+const ENUMS: [&str; 20] = [
+    "ftcache_keep",
     "ftcache_scope",
     "ftcache_split",
     "ftcache_tail_pad",

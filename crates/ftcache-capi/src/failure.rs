@@ -7,6 +7,8 @@ use ftcache_core::{
     PoolsError, RebuildError, SnapshotError, StageError,
 };
 
+use ftcache_trace::TraceError;
+
 use crate::status::ftcache_status;
 
 /// What a body returns when it does not succeed.
@@ -183,6 +185,12 @@ by! {
     CpuLayersError => |_| ftcache_status::InvalidArgument,
     ProfileError => |_| ftcache_status::InvalidArgument,
     RatesError => |_| ftcache_status::InvalidArgument,
+    TraceError => |error| match error {
+        // Nothing has been recorded yet.
+        TraceError::Zero { key: "tokens" } => ftcache_status::OutOfOrder,
+        TraceError::NoMemory { .. } | TraceError::Write { .. } => ftcache_status::Host,
+        _ => ftcache_status::InvalidArgument,
+    },
     DriverError => |error| match error {
         DriverError::NotFound { .. } | DriverError::MissingSymbol { .. } | DriverError::TooOld { .. } => {
             ftcache_status::Unsupported

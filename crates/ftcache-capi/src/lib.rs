@@ -19,6 +19,7 @@ pub mod on_device;
 pub mod plan;
 pub mod probe;
 pub mod rebuild;
+pub mod recorder;
 pub mod report;
 pub mod routes;
 pub mod settings;

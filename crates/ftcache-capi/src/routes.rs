@@ -245,6 +245,21 @@ impl Ids {
     }
 }
 
+/// Every id of routes as the router left them, row by row, and how many a row has.
+///
+/// # Safety
+///
+/// `routes` points to a struct of its size, and its ids are readable as it says, through the iterator's life.
+pub(crate) unsafe fn ids_of(routes: *const ftcache_routes) -> Result<(u64, impl Iterator<Item = i64>), Failure> {
+    // SAFETY: by this function's own promise.
+    let routes = unsafe { read_sized(routes, "routes") }?;
+    let shape = Shape { row_count: routes.row_count, row_width: routes.row_width };
+    let names = ("routes->ids", "routes->id_bytes");
+    let grid = Grid::new(names, routes.ids, routes.id_bytes, shape, routes.row_stride_bytes)?;
+    // SAFETY: by this function's own promise, and the offset is the grid's.
+    Ok((routes.row_width, grid.offsets().map(move |offset| unsafe { grid.read(offset) })))
+}
+
 /// Rows of integers in the caller's memory.
 struct Grid {
     base: *mut u8,

@@ -72,7 +72,7 @@ pub enum Keep {
 /// recorder.record(0, &[5, 1]);
 /// recorder.record(1, &[2, 3]);
 ///
-/// let trace = recorder.finish()?;
+/// let trace = recorder.trace()?;
 /// assert_eq!(trace.header().tokens, 3);
 /// assert_eq!(trace.cell(1, 1), Some(&[4, 6][..]));
 /// # Ok::<(), ftcache_trace::TraceError>(())
@@ -246,13 +246,13 @@ impl Recorder {
         self.refused
     }
 
-    /// What was recorded, as a trace. Segments are named `request-7-decode`; under `"recorder"` the header says what
-    /// was dropped and refused.
+    /// What is held, as a trace; recording may go on. Segments are named `request-7-decode`; under `"recorder"` the
+    /// header says what was dropped and refused.
     ///
     /// # Errors
     ///
-    /// No token came, or memory that there is not.
-    pub fn finish(self) -> Result<Trace, TraceError> {
+    /// No token came, or memory that there is not: a trace has its own copy.
+    pub fn trace(&self) -> Result<Trace, TraceError> {
         let held = self.held();
         let (dropped, tokens) = (self.dropped(), self.tokens());
         let RecorderOptions { layers, top_k, experts, .. } = self.options;
@@ -265,11 +265,12 @@ impl Recorder {
         });
         let mut header = header(&self.options, shape, segments.collect());
         header.check()?;
-        let mut ids = self.ids;
+        let mut ids = Vec::new();
+        let count = tokens as usize * shape.token_ids();
+        ids.try_reserve_exact(count).map_err(|_| TraceError::NoMemory { bytes: count * size_of::<u16>() })?;
         // The oldest token first.
         let oldest = (held.start % self.room as u64) as usize * shape.token_ids();
-        ids.rotate_left(oldest);
-        ids.truncate(tokens as usize * shape.token_ids());
+        ids.extend(self.ids[oldest..].iter().chain(&self.ids[..oldest]).take(count));
         header.absent_cells = ids.chunks_exact(top_k as usize).filter(|cell| cell[0] == ABSENT).count() as u64;
         header.extra.insert("recorder".to_owned(), json!({ "dropped_tokens": dropped, "refused": self.refused }));
         Trace::new(header, ids)

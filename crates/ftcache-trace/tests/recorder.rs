@@ -54,7 +54,7 @@ fn a_trace_comes_back() {
             }
         }
         assert_eq!((recorder.tokens(), recorder.dropped(), recorder.refused()), (100, 0, 0));
-        let trace = recorder.finish().unwrap();
+        let trace = recorder.trace().unwrap();
         assert_eq!(trace.ids(), wanted.ids());
         assert_eq!(trace.header().expert_bytes, options.expert_bytes);
         assert_eq!(trace.header().layer_numbers, options.layer_numbers);
@@ -77,7 +77,7 @@ fn a_layer_that_is_not_above_the_one_before_starts_the_next_token() {
     recorder.record(0, &[1, 0]);
     recorder.begin(1, Phase::Decode);
     recorder.record(1, &[2, 0]);
-    let trace = recorder.finish().unwrap();
+    let trace = recorder.trace().unwrap();
     let wanted = [1, 2, GONE, GONE, 3, 4, 5, 6, GONE, GONE, 7, 0, 1, 0, GONE, GONE, GONE, GONE, 2, 0];
     assert_eq!(trace.ids(), wanted);
     assert_eq!(trace.header().absent_cells, 4);
@@ -94,7 +94,7 @@ fn what_does_not_fit_is_counted() {
         recorder.begin(2, Phase::Prefill);
         step(&mut recorder, 6);
         assert_eq!((recorder.tokens(), recorder.dropped(), recorder.refused()), (4, 3, 0), "{keep:?}");
-        let trace = recorder.finish().unwrap();
+        let trace = recorder.trace().unwrap();
         assert_eq!(trace.ids(), steps(wanted), "{keep:?}");
         assert_eq!(trace.header().extra["recorder"]["dropped_tokens"], 3);
         let segments = match keep {
@@ -114,7 +114,7 @@ fn what_was_there_before_is_gone() {
     let mut recorder = recorder(1, Keep::Last);
     step(&mut recorder, 0);
     recorder.record(1, &[6, 7]);
-    assert_eq!(recorder.finish().unwrap().ids(), [GONE, GONE, 6, 7]);
+    assert_eq!(recorder.trace().unwrap().ids(), [GONE, GONE, 6, 7]);
 }
 
 /// A prompt wider than all the room, and one that wraps.
@@ -132,7 +132,7 @@ fn steps_wider_than_the_room_are_cut() {
         }
         // The last two calls had no ids.
         assert_eq!((recorder.tokens(), recorder.dropped(), recorder.refused()), (3, 4, 2), "{keep:?}");
-        assert_eq!(recorder.finish().unwrap().ids(), steps(wanted), "{keep:?}");
+        assert_eq!(recorder.trace().unwrap().ids(), steps(wanted), "{keep:?}");
     }
 }
 
@@ -152,7 +152,7 @@ fn odd_input_is_counted_and_left_out() {
     recorder.record(0, &[3, 3]);
     recorder.record(1, &[0, 8]);
     assert_eq!((recorder.refused(), recorder.tokens()), (8, 3));
-    let trace = recorder.finish().unwrap();
+    let trace = recorder.trace().unwrap();
     assert_eq!(trace.ids(), [1, 2, GONE, GONE, 3, 4, 5, 6, GONE, GONE, GONE, GONE]);
     assert_eq!(trace.header().extra["recorder"]["refused"], 8);
 }
@@ -179,7 +179,7 @@ fn any_calls_give_a_trace() {
             assert!(recorder.tokens() <= recorder.room(), "seed {seed}");
         }
         let tokens = recorder.tokens();
-        match recorder.finish() {
+        match recorder.trace() {
             Ok(trace) => {
                 assert_eq!(trace.header().tokens, tokens, "seed {seed}");
                 let file = trace.write(Vec::new(), Form::Plain).unwrap();
@@ -202,7 +202,7 @@ fn recorders_that_cannot_be_are_refused() {
     assert_eq!(refused(wide, 100), "top-9 of 8 experts: top_k must be from 1 to the expert count");
     let short = RecorderOptions { expert_bytes: Some(vec![1]), ..options() };
     assert_eq!(refused(short, 100), "\"expert_bytes\" has 1 entries; there are 2 layers");
-    let error = recorder(1, Keep::First).finish().unwrap_err().to_string();
+    let error = recorder(1, Keep::First).trace().unwrap_err().to_string();
     assert_eq!(error, "\"tokens\" is 0; at least 1 is needed");
 }
 
