@@ -15,18 +15,23 @@ use ftcache_trace::{Events, Header, LayerCurves, MissCurve, Optimum, Trace};
 
 use crate::Failure;
 use crate::progress::ProgressLine;
+use crate::table::{count, grouped};
 use crate::{sweep_picture, sweep_report};
 
 /// Sizes where none are given, in percent of the experts used: closer where curves are steep.
 const DEFAULT_PERCENTS: [f64; 12] = [5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0, 70.0, 85.0, 100.0];
 
-/// Of a curve that has every size, so many are drawn: some two pixels of a picture each.
-const DRAWN_SIZES: usize = 300;
+/// Of a curve that has every size, about so many are drawn: some two pixels of a picture each.
+const CURVE_SIZES: usize = 300;
+
+/// Where each size takes a pass, about so many are drawn. Straight from one table row to the next, the optimum would
+/// lie above LRU where the rows are far apart.
+const PASS_SIZES: usize = 30;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Recorded routing: an .ftr or .ftr.zst file
-    pub(crate) trace: PathBuf,
+    trace: PathBuf,
     /// Sizes in slots, or in percent of the experts that the trace uses: 10%,25%,512 [default: 13 sizes up to 100%]
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = Size::parse)]
     sizes: Vec<Size>,
@@ -77,13 +82,13 @@ impl Size {
             }
             Self::Percent(percent) => {
                 let slots = (percent * most as f64 / 100.0).round() as usize;
-                (slots, format!("{percent} % of the experts used is {slots} slots"))
+                (slots, format!("{percent} % of the experts used are {}", count(slots as u64, "slot")))
             }
-            Self::Slots(slots) => (slots, format!("a size of {slots} slots")),
+            Self::Slots(slots) => (slots, format!("a size of {}", count(slots as u64, "slot"))),
         };
         match slots {
-            _ if slots > most => Err(format!("{is}; the trace uses {most} experts")),
-            _ if slots < least => Err(format!("{is}; the widest step uses {least} experts")),
+            _ if slots > most => Err(format!("{is}; the trace uses {}", count(most as u64, "expert"))),
+            _ if slots < least => Err(format!("{is}; the widest step uses {}", count(least as u64, "expert"))),
             _ => Ok(slots),
         }
     }
@@ -154,8 +159,8 @@ impl Sweep {
         let header = trace.header();
         let events = Events::batched(trace, arguments.batch as usize);
         if events.is_empty() {
-            let cells = header.tokens * u64::from(header.layers);
-            return Err(format!("{} of {cells} cells are absent: no expert is used", header.absent_cells).into());
+            let cells = count(header.tokens * u64::from(header.layers), "cell");
+            return Err(format!("{} of {cells} are absent: no expert is used", grouped(header.absent_cells)).into());
         }
         let (lru, lru_by_layer) = thread::scope(|scope| {
             let by_layer = scope.spawn(|| LayerCurves::lru(&events));
@@ -176,7 +181,7 @@ impl Sweep {
         let lines = vec![
             Line::of_curve("unified LRU", "lru", "unified", &sizes, |slots| lru.misses(slots)),
             Line::of_curve("per-layer LRU", "lru", "per-layer", &sizes, |slots| lru_by_layer.misses_equal(slots)),
-            Line::of_optimum(&Optimum::unified(&events), &sizes),
+            Line::of_optimum(&Optimum::unified(&events), &sizes, arguments.svg.is_some()),
         ];
         Ok(Self {
             header: header.clone(),
@@ -218,24 +223,23 @@ impl Line {
         sizes: &[usize],
         misses: impl Fn(usize) -> Option<u64>,
     ) -> Self {
-        let (first, last) = (sizes[0], sizes[sizes.len() - 1]);
-        let mut drawn: Vec<usize> = (first..last).step_by((last - first).div_ceil(DRAWN_SIZES).max(1)).collect();
-        drawn.extend(sizes);
-        drawn.sort_unstable();
-        drawn.dedup();
         Self {
             name,
             policy,
             scope,
             is_configurable: true,
             misses: sizes.iter().map(|&slots| misses(slots)).collect(),
-            drawn: drawn.into_iter().filter_map(|slots| Some((slots, misses(slots)?))).collect(),
+            drawn: between(sizes, CURVE_SIZES).into_iter().filter_map(|slots| Some((slots, misses(slots)?))).collect(),
         }
     }
 
-    fn of_optimum(optimum: &Optimum, sizes: &[usize]) -> Self {
-        let misses = in_parallel(sizes.len(), |index| optimum.misses(sizes[index]));
-        let drawn = sizes.iter().zip(&misses).filter_map(|(&slots, misses)| Some((slots, (*misses)?))).collect();
+    fn of_optimum(optimum: &Optimum, sizes: &[usize], is_drawn: bool) -> Self {
+        let counted = if is_drawn { between(sizes, PASS_SIZES) } else { sizes.to_vec() };
+        let misses = in_parallel(counted.len(), |index| optimum.misses(counted[index]));
+        let drawn: Vec<(usize, u64)> =
+            counted.into_iter().zip(misses).filter_map(|(slots, misses)| Some((slots, misses?))).collect();
+        let find = |slots: &usize| drawn.iter().find(|(size, _)| size == slots).map(|&(_, misses)| misses);
+        let misses = sizes.iter().map(find).collect();
         Self { name: "optimum", policy: "optimum", scope: "unified", is_configurable: false, misses, drawn }
     }
 }
@@ -253,6 +257,16 @@ impl ExpertBytes {
 fn default_sizes(least: usize, most: usize) -> Vec<usize> {
     let shares = DEFAULT_PERCENTS.iter().map(|percent| (percent * most as f64 / 100.0).round() as usize);
     std::iter::once(least).chain(shares.filter(|&slots| slots > least)).collect()
+}
+
+/// The sizes, and up to about `count` more from the first to the last, ascending.
+fn between(sizes: &[usize], count: usize) -> Vec<usize> {
+    let (first, last) = (sizes[0], sizes[sizes.len() - 1]);
+    let mut all: Vec<usize> = (first..last).step_by((last - first).div_ceil(count).max(1)).collect();
+    all.extend(sizes);
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 /// The answers of a job for each index, on all processors; how many there are is shown.
@@ -305,6 +319,13 @@ mod tests {
         assert_eq!(default_sizes(6, 512), [6, 26, 51, 77, 102, 128, 154, 205, 256, 307, 358, 435, 512]);
         assert_eq!(default_sizes(60, 63), [60, 63]);
         assert_eq!(default_sizes(7, 7), [7]);
+    }
+
+    #[test]
+    fn drawn_sizes_hold_those_asked_for() {
+        assert_eq!(between(&[6, 9, 16], 5), [6, 8, 9, 10, 12, 14, 16]);
+        assert_eq!(between(&[6, 9], 300), [6, 7, 8, 9]);
+        assert_eq!(between(&[6], 300), [6]);
     }
 
     #[test]

@@ -59,7 +59,7 @@ pub(crate) fn svg(sweep: &Sweep) -> String {
 }
 
 fn title(sweep: &Sweep, svg: &mut String) -> std::fmt::Result {
-    let model = escaped(&shortened(&sweep.header.model, 84));
+    let model = escaped(&shortened(&sweep.header.model, 76));
     writeln!(svg, "<text x=\"24\" y=\"34\" font-size=\"18\" font-weight=\"bold\" fill=\"#111\">{model}</text>")?;
     let batch = if sweep.batch == 1 { String::new() } else { format!(", steps of {} tokens", sweep.batch) };
     let what = format!(
@@ -93,8 +93,11 @@ fn grid(sweep: &Sweep, field: &Field, svg: &mut String) -> std::fmt::Result {
         }
     }
     let middle = (LEFT + RIGHT) / 2.0;
-    let size = if sweep.expert_bytes.is_some() { "cache size in slots and bytes" } else { "cache size in slots" };
-    writeln!(svg, "<text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\">{size}</text>", BOTTOM + 60.0)?;
+    let (size, below) = match sweep.expert_bytes {
+        Some(_) => ("cache size in slots and bytes", 60.0),
+        None => ("cache size in slots", 46.0),
+    };
+    writeln!(svg, "<text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\">{size}</text>", BOTTOM + below)?;
     writeln!(svg, "<text x=\"24\" y=\"{}\">misses, of all uses of experts</text>", TOP - 16.0)
 }
 

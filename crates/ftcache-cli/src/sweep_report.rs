@@ -11,18 +11,18 @@ pub(crate) fn write(sweep: &Sweep, out: &mut String) -> Result {
     let header = &sweep.header;
     writeln!(
         out,
-        "{}: {} tokens, {} layers of {} experts, top-{}",
+        "{}: {} tokens, {} of {} experts, top-{}",
         header.model,
         grouped(header.tokens),
-        header.layers,
+        count(header.layers.into(), "layer"),
         header.experts,
         header.top_k
     )?;
     let tokens = if sweep.batch == 1 { String::new() } else { format!(" of up to {} tokens", sweep.batch) };
     writeln!(
         out,
-        "{} steps{tokens} use {} {} times; the widest uses {}",
-        grouped(sweep.steps as u64),
+        "{}{tokens} use {} {} times; the widest uses {}",
+        count(sweep.steps as u64, "step"),
         count(sweep.experts_used as u64, "expert"),
         grouped(sweep.uses),
         sweep.widest_step
@@ -40,6 +40,7 @@ pub(crate) fn write(sweep: &Sweep, out: &mut String) -> Result {
             )?,
         }
     }
+    writeln!(out, "LRU is counted up to ties within a step; `replay` has one size to the last miss")?;
     writeln!(out)?;
 
     let mut heading = vec!["slots".to_owned(), "of experts".to_owned()];
@@ -62,11 +63,10 @@ fn verdict(sweep: &Sweep) -> String {
     let (best, first) = (sweep.best(), &sweep.lines[0]);
     let at = |line: &Line| percent(line.misses[sweep.chosen].map(|misses| sweep.rate(misses)));
     let mut text = format!("at {}: {} misses {}", count(sweep.sizes[sweep.chosen] as u64, "slot"), best.name, at(best));
-    match saved(sweep) {
-        _ if std::ptr::eq(best, first) => text += ", and nothing that a cache can be set to misses less",
-        saved => {
-            let _ = write!(text, ", {:.1} % fewer than {}", 100.0 * saved, first.name);
-        }
+    if std::ptr::eq(best, first) {
+        text += ", and nothing that a cache can be set to misses less";
+    } else {
+        let _ = write!(text, ", {:.1} % fewer than {}", 100.0 * saved(sweep), first.name);
     }
     for bound in sweep.lines.iter().filter(|line| !line.is_configurable) {
         let _ = write!(text, "; the {} misses {}", bound.name, at(bound));
