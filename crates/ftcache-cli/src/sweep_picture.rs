@@ -63,7 +63,7 @@ fn title(sweep: &Sweep, svg: &mut String) -> std::fmt::Result {
     writeln!(svg, "<text x=\"24\" y=\"34\" font-size=\"18\" font-weight=\"bold\" fill=\"#111\">{model}</text>")?;
     let batch = if sweep.batch == 1 { String::new() } else { format!(", steps of {} tokens", sweep.batch) };
     let what = format!(
-        "{}: {} uses of {} in {}{batch}",
+        "{}: misses, in percent of {} uses of {} in {}{batch}",
         shortened(&sweep.file_name, 60),
         grouped(sweep.uses),
         count(sweep.experts_used as u64, "expert"),
@@ -97,8 +97,7 @@ fn grid(sweep: &Sweep, field: &Field, svg: &mut String) -> std::fmt::Result {
         Some(_) => ("cache size in slots and bytes", 60.0),
         None => ("cache size in slots", 46.0),
     };
-    writeln!(svg, "<text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\">{size}</text>", BOTTOM + below)?;
-    writeln!(svg, "<text x=\"24\" y=\"{}\">misses, of all uses of experts</text>", TOP - 16.0)
+    writeln!(svg, "<text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\">{size}</text>", BOTTOM + below)
 }
 
 /// A mark at the size that is looked at.
@@ -109,14 +108,8 @@ fn chosen_size(sweep: &Sweep, field: &Field, svg: &mut String) -> std::fmt::Resu
     if let Some(bytes) = sweep.bytes(slots) {
         let _ = write!(text, ", {}", binary(bytes));
     }
-    // Of a mark at the left the text runs to the right, over no other.
-    let (anchor, x_text) = if x < 320.0 { ("start", x.max(240.0)) } else { ("middle", x) };
     writeln!(svg, "<path d=\"M{x:.1} {}V{BOTTOM}\" stroke=\"#666\" stroke-dasharray=\"2 3\"/>", TOP - 8.0)?;
-    writeln!(
-        svg,
-        "<text x=\"{x_text:.1}\" y=\"{}\" text-anchor=\"{anchor}\" font-weight=\"bold\">{text}</text>",
-        TOP - 16.0
-    )
+    writeln!(svg, "<text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\" font-weight=\"bold\">{text}</text>", TOP - 16.0)
 }
 
 fn curve(sweep: &Sweep, field: &Field, line: &Line, colour: &str, svg: &mut String) -> std::fmt::Result {

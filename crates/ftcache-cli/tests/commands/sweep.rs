@@ -250,7 +250,7 @@ fn the_picture_of_a_small_trace() {
     <svg xmlns="http://www.w3.org/2000/svg" width="900" height="540" viewBox="0 0 900 540" font-family="Helvetica, Arial, 'DejaVu Sans', sans-serif" font-size="13" fill="#444">
     <rect width="900" height="540" fill="#fff"/>
     <text x="24" y="34" font-size="18" font-weight="bold" fill="#111">R&amp;D &lt;small&gt;</text>
-    <text x="24" y="56">small.ftr: 12 uses of 4 experts in 2 layers</text>
+    <text x="24" y="56">small.ftr: misses, in percent of 12 uses of 4 experts in 2 layers</text>
     <path d="M66 464.0H716" stroke="#888"/>
     <text x="58" y="468.5" text-anchor="end">0 %</text>
     <path d="M66 390.4H716" stroke="#e4e4e4"/>
@@ -279,7 +279,6 @@ fn the_picture_of_a_small_trace() {
     <text x="716.0" y="484" text-anchor="middle" fill="#444">4</text>
     <text x="716.0" y="501" text-anchor="middle" fill="#888">1000 B</text>
     <text x="391" y="524" text-anchor="middle">cache size in slots and bytes</text>
-    <text x="24" y="80">misses, of all uses of experts</text>
     <path d="M391.0 88V464" stroke="#666" stroke-dasharray="2 3"/>
     <text x="391.0" y="80" text-anchor="middle" font-weight="bold">2 slots, 500 B</text>
     <polyline points="228.5,96.0 391.0,249.3 553.5,310.7 716.0,341.3" fill="none" stroke="#009e73" stroke-width="2.5" stroke-linejoin="round" stroke-dasharray="7 4"/>
