@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::memory::{available_bytes, check_memory};
 use crate::progress::ProgressLine;
-use crate::table::{Table, binary, count, grouped};
+use crate::table::{Table, binary, count, grouped, percent};
 use crate::{Failure, ScopeArgument};
 
 /// Beside the weights, a bank as scales have it: few bytes a row.
@@ -369,10 +369,6 @@ fn check_row(held: &[u8], wanted: &[u8]) -> Result<(), String> {
         Some(byte) => Err(format!("byte {byte} is {}, not {}", held[byte], wanted[byte])),
         None => Ok(()),
     }
-}
-
-fn percent(rate: Option<f64>) -> String {
-    rate.map_or("-".to_owned(), |rate| format!("{:.2} %", 100.0 * rate))
 }
 
 /// The bytes of one row: the owner, hashed, as the seed of a sequence, so that rows of two owners have no word alike

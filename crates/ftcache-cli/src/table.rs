@@ -76,6 +76,11 @@ pub(crate) fn binary(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.2} {}", UNITS[unit]) }
 }
 
+/// `74.27 %`, of a share from 0 to 1; `-` where there is none.
+pub(crate) fn percent(rate: Option<f64>) -> String {
+    rate.map_or("-".to_owned(), |rate| format!("{:.2} %", 100.0 * rate))
+}
+
 /// `0-3, 5`: ascending numbers as ranges.
 pub(crate) fn ranges(numbers: impl IntoIterator<Item = u32>) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();

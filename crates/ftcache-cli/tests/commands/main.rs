@@ -10,7 +10,11 @@ mod load;
 mod plan;
 mod probe;
 mod replay;
+<<<<<<< HEAD
 mod trace;
+=======
+mod sweep;
+>>>>>>> sweep
 
 use drivers::Drivers;
 
