@@ -40,13 +40,10 @@ enum Command {
     Plan(Box<plan::Arguments>),
     /// Drive a cache with recorded routing: move generated rows, check every slot, count hits
     Replay(replay::Arguments),
-<<<<<<< HEAD
     /// Look at recorded routing, convert it, or make some up
     Trace(trace::Arguments),
-=======
     /// Say what caches of every size would miss on recorded routing
     Sweep(sweep::Arguments),
->>>>>>> sweep
     /// Measure the link to a device and the CPU's memory, and write the rates that `plan` reads
     Probe(probe::Arguments),
     /// Read a model's experts into host memory and pin them, as an engine does, and say how that went
@@ -81,11 +78,8 @@ fn main() -> ExitCode {
         Command::Inspect(arguments) => inspect::run(&arguments, &mut out),
         Command::Plan(arguments) => plan::run(&arguments, &mut out),
         Command::Replay(arguments) => replay::run(&arguments, &mut out),
-<<<<<<< HEAD
         Command::Trace(arguments) => trace::run(&arguments, &mut out),
-=======
         Command::Sweep(arguments) => sweep::run(&arguments, &mut out),
->>>>>>> sweep
         Command::Probe(arguments) => probe::run(&arguments, &mut out),
         Command::Load(arguments) => load::run(&arguments, &mut out),
     };

@@ -10,11 +10,8 @@ mod load;
 mod plan;
 mod probe;
 mod replay;
-<<<<<<< HEAD
-mod trace;
-=======
 mod sweep;
->>>>>>> sweep
+mod trace;
 
 use drivers::Drivers;
 
