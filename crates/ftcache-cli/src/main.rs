@@ -13,6 +13,7 @@ mod probe;
 mod probe_report;
 mod progress;
 mod replay;
+mod split_trace;
 mod table;
 
 use std::io::{ErrorKind, Write};
