@@ -13,6 +13,7 @@ mod probe;
 mod probe_report;
 mod progress;
 mod replay;
+mod split_trace;
 mod sweep;
 mod sweep_picture;
 mod sweep_report;

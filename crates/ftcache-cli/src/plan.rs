@@ -7,13 +7,14 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use ftcache::policy::{
     Admission, BankId, Budget, Configuration, Constraints, CpuCode, CpuLayers, Cut, Fetch, FetchChoice, FetchOrder,
-    FetchRule, Fraction, LayerId, Model, OtherModel, RankView, Reserve, Rounding, Settings, Split, StagingPlace,
+    FetchRule, Fraction, LayerId, Model, OtherModel, RankView, Reserve, Rounding, Scope, Settings, Split, StagingPlace,
     Strategy, StrategyChoice, TagLimit, TailPad, parse_budget, parse_bytes,
 };
 use ftcache_model::MoeModel;
 use ftcache_model::measured::{read_profile, read_rates};
 
 use crate::plan_report::{Comparison, Planned};
+use crate::split_trace::TraceCurves;
 use crate::table::{parse_ranges, ranges};
 use crate::{Failure, ScopeArgument};
 
@@ -42,14 +43,18 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "BLOCKS", value_parser = parse_blocks, help_heading = "Budget")]
     resident: Option<Blocks>,
 
-    /// Which layers share slots
-    #[arg(long, value_enum, default_value_t, help_heading = "Pools")]
-    scope: ScopeArgument,
+    /// Which layers share slots [default: unified; with --split-trace, per-layer]
+    #[arg(long, value_enum, help_heading = "Pools")]
+    scope: Option<ScopeArgument>,
     /// A JSON file of how often each expert was used: divide slots by that instead of equally
-    #[arg(long, value_name = "FILE", help_heading = "Pools")]
+    #[arg(long, value_name = "FILE", group = "counted", help_heading = "Pools")]
     profile: Option<PathBuf>,
-    /// Refuse a profile of another model's name, instead of a note
-    #[arg(long, requires = "profile", help_heading = "Pools")]
+    /// A routing trace of a thousand tokens or more: divide slots by how many misses of it each saves instead of
+    /// equally
+    #[arg(long, value_name = "TRACE", group = "counted", help_heading = "Pools")]
+    split_trace: Option<PathBuf>,
+    /// Refuse a profile or a trace of another model's name, instead of a note
+    #[arg(long, requires = "counted", help_heading = "Pools")]
     same_model: bool,
     /// The most slots that the engine's kernels index in one pool, of all or of one quantisation as `inspect` names
     /// it: 992, Q4_K=992
@@ -258,6 +263,7 @@ fn parse_rank(text: &str) -> Result<(u32, u32), String> {
 
 pub(crate) fn run(arguments: &Arguments, out: &mut String) -> Result<(), Failure> {
     let profile = arguments.profile.as_deref().map(read_profile).transpose()?;
+    let split_trace = arguments.split_trace.as_deref().map(TraceCurves::read).transpose()?;
     let rates = arguments.rates.as_deref().map(read_rates).transpose()?;
     let file = MoeModel::open(&arguments.model)?;
     let path = arguments.model.display();
@@ -270,6 +276,9 @@ pub(crate) fn run(arguments: &Arguments, out: &mut String) -> Result<(), Failure
     settings.rates = rates;
     if let Some(profile) = profile {
         settings.constraints.split = Split::Profile(view.profile(&profile).map_err(|error| at(&error))?);
+    }
+    if let Some(curves) = split_trace {
+        settings.constraints.split = Split::Curve(curves.of_rank(&whole, &view).map_err(|error| at(&error))?);
     }
 
     let model = view.model().clone();
@@ -369,7 +378,11 @@ fn rank_view(arguments: &Arguments, file: &MoeModel, whole: &Model) -> Result<Ra
 fn settings(arguments: &Arguments, blocks: &[u32]) -> Result<Settings, Failure> {
     let budget = arguments.mem.or(arguments.slots.map(Budget::Slots)).expect("clap asks for one of the two");
     let mut constraints = Constraints::new(budget);
-    constraints.scope = arguments.scope.into();
+    constraints.scope = match (arguments.scope, &arguments.split_trace) {
+        (Some(scope), _) => scope.into(),
+        (None, Some(_)) => Scope::PerLayer,
+        (None, None) => Scope::Unified,
+    };
     constraints.request_count = arguments.requests;
     for limit in &arguments.slot_limit {
         match &limit.tag {

@@ -1,7 +1,7 @@
-//! Slots divided between the pools of 100 layers, `equal` and by a profile, in slots and in bytes.
+//! Slots divided between the pools of 100 layers: `equal`, by a profile and by curves, in slots and in bytes.
 //!
 //! `cargo bench -p ftcache-policy`. One slot at a time would take a million turns over 100 pools; `equal` goes by whole
-//! rounds, `profile` by selection.
+//! rounds, `profile` by selection. By curves they are told so, out of a heap of the pools.
 
 #![forbid(unsafe_code)]
 
@@ -10,8 +10,8 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion};
 use ftcache_policy::{
-    Budget, Constraints, Geometry, LayoutKey, Model, PoolBounds, Profile, Quantisation, Scope, Split, split_equal,
-    split_profile,
+    Budget, Constraints, Curves, Geometry, LayoutKey, Model, PoolBounds, Profile, Quantisation, Scope, Split,
+    split_curve, split_equal, split_profile,
 };
 use ftcache_testkit::Rng;
 
@@ -33,13 +33,28 @@ fn main() {
         let row = |_| (0..expert_count).map(|_| 1.0 / (1 + rng.below(1 << 20)) as f64).collect::<Vec<_>>();
         let counts: Vec<Vec<f64>> = (0..layer_count).map(row).collect();
         let profile = Profile::new("synthetic", &counts).unwrap();
+        // Falls of any size in any order, so that a hull has few corners and a stretch many slots.
+        let mut curve = |_| {
+            let mut misses: Vec<u64> = (0..=expert_count).map(|_| rng.below(1 << 20)).collect();
+            misses.sort_unstable_by(|a, b| b.cmp(a));
+            misses
+        };
+        let curves = Curves::new("synthetic", (0..layer_count).map(&mut curve).collect()).unwrap();
 
         let name = |strategy: &str| BenchmarkId::new(strategy, format!("layers={layer_count},slots={slots}"));
         group.bench_function(name("equal"), |b| b.iter(|| split_equal(black_box(&bounds), slots).unwrap()));
         group.bench_function(name("profile"), |b| {
             b.iter(|| split_profile(black_box(&bounds), &groups, &profile, slots).unwrap());
         });
-        for (strategy, split) in [("equal-bytes", Split::Equal), ("profile-bytes", Split::Profile(profile.clone()))] {
+        group.bench_function(name("curve"), |b| {
+            b.iter(|| split_curve(black_box(&bounds), &groups, &curves, slots).unwrap());
+        });
+        let splits = [
+            ("equal-bytes", Split::Equal),
+            ("profile-bytes", Split::Profile(profile.clone())),
+            ("curve-bytes", Split::Curve(curves.clone())),
+        ];
+        for (strategy, split) in splits {
             let budget = Budget::Bytes(model.model_bytes() / 2);
             let constraints = Constraints { scope: Scope::PerLayer, split, ..Constraints::new(budget) };
             group.bench_function(name(strategy), |b| {

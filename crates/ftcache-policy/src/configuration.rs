@@ -65,6 +65,13 @@ pub enum Note {
         /// The model here.
         model: String,
     },
+    /// Curves were counted on a model of another name.
+    OtherCurves {
+        /// Where they were counted.
+        curves: String,
+        /// The model here.
+        model: String,
+    },
     /// Hybrid steps never fetch a miss of a pool's layers, so that its slots serve prefill alone.
     NeverFilled {
         /// The pool.
@@ -151,7 +158,7 @@ impl Configuration {
     /// The first setting that cannot be honoured, with what it needs and what it was given.
     pub fn new(model: Model, settings: Settings) -> Result<Self, ConfigurationError> {
         let mut notes = Vec::new();
-        check_profile(&model, &settings, &mut notes)?;
+        check_split(&model, &settings, &mut notes)?;
         check_rates(&settings)?;
         check_inputs(&model, &settings)?;
         let has_cpu_code = |layer| settings.cpu_code.has(model.layer(layer));
@@ -310,25 +317,42 @@ impl Configuration {
     }
 }
 
-fn check_profile(model: &Model, settings: &Settings, notes: &mut Vec<Note>) -> Result<(), ConfigurationError> {
-    let Split::Profile(profile) = &settings.constraints.split else { return Ok(()) };
-    profile.check(model)?;
-    let Some(name) = settings.model_name.as_deref() else {
+/// Whether what the split goes by fits the model, and was counted on it.
+fn check_split(model: &Model, settings: &Settings, notes: &mut Vec<Note>) -> Result<(), ConfigurationError> {
+    let (counted, by_curves) = match &settings.constraints.split {
+        Split::Equal => return Ok(()),
+        Split::Profile(profile) => {
+            profile.check(model)?;
+            (profile.model_name().to_owned(), false)
+        }
+        Split::Curve(curves) => {
+            curves.check(model).map_err(GeometryError::from)?;
+            (curves.model_name().to_owned(), true)
+        }
+    };
+    let Some(name) = settings.model_name.clone() else {
         return match settings.other_model {
             OtherModel::Note => Ok(()),
             OtherModel::Refuse => {
                 let because = "the model's name is not known";
-                Err(ConfigurationError::Ignored { setting: "refusing another model's profile", because })
+                let setting = match by_curves {
+                    false => "refusing another model's profile",
+                    true => "refusing another model's curves",
+                };
+                Err(ConfigurationError::Ignored { setting, because })
             }
         };
     };
-    if name == profile.model_name() {
+    if name == counted {
         return Ok(());
     }
-    let (profile, model) = (profile.model_name().to_owned(), name.to_owned());
-    match settings.other_model {
-        OtherModel::Note => notes.push(Note::OtherModel { profile, model }),
-        OtherModel::Refuse => return Err(ConfigurationError::OtherModel { profile, model }),
+    match (settings.other_model, by_curves) {
+        (OtherModel::Note, false) => notes.push(Note::OtherModel { profile: counted, model: name }),
+        (OtherModel::Note, true) => notes.push(Note::OtherCurves { curves: counted, model: name }),
+        (OtherModel::Refuse, false) => {
+            return Err(ConfigurationError::OtherModel { profile: counted, model: name });
+        }
+        (OtherModel::Refuse, true) => return Err(ConfigurationError::OtherCurves { curves: counted, model: name }),
     }
     Ok(())
 }

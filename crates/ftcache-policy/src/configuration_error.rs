@@ -305,6 +305,13 @@ pub enum ConfigurationError {
         /// The model here.
         model: String,
     },
+    /// The curves were counted on a model of another name.
+    OtherCurves {
+        /// Where they were counted.
+        curves: String,
+        /// The model here.
+        model: String,
+    },
     /// A share of free memory, and nothing says how much is free.
     FreeUnknown {
         /// The budget.
@@ -449,6 +456,9 @@ impl fmt::Display for ConfigurationError {
             }
             Self::OtherModel { profile, model } => {
                 write!(f, "the profile was counted on {profile:?}; this model is {model:?}")
+            }
+            Self::OtherCurves { curves, model } => {
+                write!(f, "the curves were counted on {curves:?}; this model is {model:?}")
             }
             Self::FreeUnknown { budget } => write!(f, "a budget of {budget}: how much memory is free is not known"),
             Self::Reserves { reserves, reserved, free } => {

@@ -133,11 +133,19 @@ pub enum GeometryError {
     },
     /// A profile that does not fit the model.
     Profile(ProfileError),
+    /// Curves that do not fit the model.
+    Curves(CurvesError),
 }
 
 impl From<ProfileError> for GeometryError {
     fn from(error: ProfileError) -> Self {
         Self::Profile(error)
+    }
+}
+
+impl From<CurvesError> for GeometryError {
+    fn from(error: CurvesError) -> Self {
+        Self::Curves(error)
     }
 }
 
@@ -193,6 +201,7 @@ impl fmt::Display for GeometryError {
                 write!(f, "slots that only stage prefill make 1 pool; scope and quantisations make {pools}")
             }
             Self::Profile(error) => error.fmt(f),
+            Self::Curves(error) => error.fmt(f),
         }
     }
 }
@@ -335,6 +344,80 @@ impl fmt::Display for ProfileError {
 }
 
 impl Error for ProfileError {}
+
+/// Miss curves that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CurvesError {
+    /// No layer.
+    NoLayers,
+    /// A layer whose curve has no number.
+    Empty {
+        /// The layer.
+        layer: LayerId,
+        /// Layers of the curves.
+        layers: usize,
+    },
+    /// A layer that misses more with a slot more.
+    Rises {
+        /// The layer.
+        layer: LayerId,
+        /// Slots with which it misses more than with one fewer.
+        slots: usize,
+        /// Misses with one fewer.
+        before: u64,
+        /// Misses with these.
+        misses: u64,
+    },
+    /// Misses that cannot be summed up to this layer.
+    TooLarge {
+        /// The layer.
+        layer: LayerId,
+    },
+    /// Another number of layers than the model's.
+    Layers {
+        /// Layers of the curves.
+        layers: usize,
+        /// Layers of the model.
+        model_layers: usize,
+    },
+    /// A curve that goes on beyond every expert.
+    Slots {
+        /// The layer.
+        layer: LayerId,
+        /// The most slots of its curve.
+        slots: usize,
+        /// Experts of a layer of the model.
+        expert_count: u32,
+    },
+}
+
+impl fmt::Display for CurvesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoLayers => write!(f, "the curves have no layer"),
+            Self::Empty { layer, layers } => {
+                write!(f, "the curves of {layers} layers have 0 numbers for layer {layer}; at least 1 is needed")
+            }
+            Self::Rises { layer, slots, before, misses } => write!(
+                f,
+                "the curve of layer {layer} rises from {before} misses with {} slots to {misses} with {slots}",
+                slots - 1
+            ),
+            Self::TooLarge { layer } => {
+                write!(f, "the curves' misses without a slot are too many to be summed up to layer {layer}")
+            }
+            Self::Layers { layers, model_layers } => {
+                write!(f, "the curves have {layers} layers; the model has {model_layers}")
+            }
+            Self::Slots { layer, slots, expert_count } => {
+                write!(f, "the curve of layer {layer} goes on to {slots} slots; the model has {expert_count} experts")
+            }
+        }
+    }
+}
+
+impl Error for CurvesError {}
 
 /// Whole layers that the arenas cannot hold.
 #[derive(Debug, Clone, PartialEq, Eq)]

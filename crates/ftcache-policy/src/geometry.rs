@@ -3,8 +3,9 @@
 //! Every bank has one arena on the device, and every pool has a range of it: `slot_count` slots of one stride, then
 //! the tail pad. So a slot is the same index in every bank, and `offset + slot * stride` is where its row lies.
 
+use crate::hull::fill_by_curve;
 use crate::scope::order_groups;
-use crate::split::{fill_by_use, make_pools, min_slots, split_equal, split_profile, water_fill};
+use crate::split::{fill_by_use, make_pools, min_slots, split_curve, split_equal, split_profile, water_fill};
 use crate::{Budget, GeometryError, LayerId, Model, PoolBounds, PoolId, Scope, Split, group_layers};
 
 /// Bytes after the last slot of a pool that a kernel may read past the last row's end.
@@ -198,7 +199,7 @@ impl Geometry {
     /// # Errors
     ///
     /// A budget below what the requests need; more slots than there are experts; a slot limit below one step's need, or
-    /// of a tag that no layer has; a profile of another shape; no layer that holds slots; several pools of which
+    /// of a tag that no layer has; a profile or curves of another shape; no layer that holds slots; several pools of which
     /// decode uses none; an alignment that is not a power of two; a budget that is a share of memory, which only a
     /// [`Configuration`](crate::Configuration) knows.
     pub fn new(model: Model, constraints: Constraints) -> Result<Self, GeometryError> {
@@ -404,12 +405,14 @@ fn split(constraints: &Constraints, pools: &[Pool], slot_table_bytes: u64) -> Re
     match (constraints.budget, &constraints.split) {
         (Budget::Slots(total), Split::Equal) => split_equal(&bounds, total),
         (Budget::Slots(total), Split::Profile(profile)) => split_profile(&bounds, &groups(), profile, total),
+        (Budget::Slots(total), Split::Curve(curves)) => split_curve(&bounds, &groups(), curves, total),
         (Budget::Bytes(budget), split) => {
             let costs: Vec<u64> = pools.iter().map(|pool| pool.slot_bytes() + slot_table_bytes).collect();
             let budget = budget_for_slots(pools, &costs, budget)?;
             Ok(match split {
                 Split::Equal => water_fill(&bounds, &costs, budget),
                 Split::Profile(profile) => fill_by_use(&bounds, &groups(), profile, &costs, budget),
+                Split::Curve(curves) => fill_by_curve(&bounds, &groups(), curves, &costs, budget),
             })
         }
         (budget @ (Budget::Free(_) | Budget::Rest(_)), _) => Err(GeometryError::UnknownMemory { budget }),
@@ -447,5 +450,6 @@ fn check(model: &Model, constraints: &Constraints) -> Result<(), GeometryError> 
     match &constraints.split {
         Split::Equal => Ok(()),
         Split::Profile(profile) => Ok(profile.check(model)?),
+        Split::Curve(curves) => Ok(curves.check(model)?),
     }
 }

@@ -227,6 +227,7 @@ impl fmt::Display for Split {
         f.write_str(match self {
             Self::Equal => "equal",
             Self::Profile(_) => "profile",
+            Self::Curve(_) => "curve",
         })
     }
 }
@@ -280,6 +281,9 @@ impl fmt::Display for Note {
             }
             Self::OtherModel { profile, model } => {
                 write!(f, "the profile was counted on {profile:?}; this model is {model:?}")
+            }
+            Self::OtherCurves { curves, model } => {
+                write!(f, "the curves were counted on {curves:?}; this model is {model:?}")
             }
             Self::Pinnable { needed, given } => {
                 write!(f, "the rows to copy have {needed} bytes; {given} can be pinned")

@@ -23,7 +23,7 @@ pub struct Reserve {
     pub bytes: u64,
 }
 
-/// What follows from a profile that was counted on a model of another name.
+/// What follows from a profile or curves that were counted on a model of another name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OtherModel {
     /// A note.
@@ -117,7 +117,7 @@ pub struct Settings {
     pub pinnable_bytes: Option<u64>,
     /// Layers that lie on the device as a whole.
     pub resident_layers: Vec<LayerId>,
-    /// The model's name, to compare with a profile's.
+    /// The model's name, to compare with that of a profile or of curves.
     pub model_name: Option<String>,
     /// What follows if they differ.
     pub other_model: OtherModel,

@@ -3,12 +3,14 @@
 //! Each rule is told one slot at a time, from the minima and never past a pool's maximum; ties go to the lower pool:
 //!
 //! - `equal`: *the next slot goes to the pool with the fewest slots per layer*;
-//! - `profile`: *the next slot goes to the pool whose next most used expert has the largest share of its layer*.
+//! - `profile`: *the next slot goes to the pool whose next most used expert has the largest share of its layer*;
+//! - `curve`: *the next slot goes to the pool where it saves the most misses a byte*, and is in `hull.rs`.
 //!
-//! Neither is carried out so. `equal` goes by whole rounds, so that a million slots cost no more than a thousand;
-//! `profile` counts experts by ranges of their share, and gives whole ranges at once.
+//! The first two are not carried out so. `equal` goes by whole rounds, so that a million slots cost no more than a
+//! thousand; `profile` counts experts by ranges of their share, and gives whole ranges at once.
 
-use crate::{GeometryError, LayerId, PoolId, Profile};
+use crate::hull::fill_by_curve;
+use crate::{Curves, GeometryError, LayerId, PoolId, Profile};
 
 /// How slots are divided between pools.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -18,6 +20,8 @@ pub enum Split {
     Equal,
     /// By how often the experts of a pool's layers were used.
     Profile(Profile),
+    /// By how many misses each slot saves, as counted on a trace.
+    Curve(Curves),
 }
 
 /// What bounds one pool's slots.
@@ -75,6 +79,38 @@ pub fn split_profile(
     assert_eq!(pools.len(), groups.len(), "a group of layers for each pool");
     check_total(pools, total)?;
     Ok(fill_by_use(pools, groups, profile, &vec![1; pools.len()], total))
+}
+
+/// `total` slots over all pools by the misses that each saves; `groups[pool]` are the layers of each pool. A pool of
+/// several layers misses what they would with its slots shared out equally between them.
+///
+/// ```
+/// use ftcache_policy::{Curves, LayerId, PoolBounds, split_curve};
+///
+/// let pool = PoolBounds { layer_count: 1, min_slots: 1, max_slots: 4 };
+/// let groups = [vec![LayerId::new(0)], vec![LayerId::new(1)]];
+/// // Layer 0 walks through three experts in turn and misses until it holds them all; layer 1 mostly uses one.
+/// let curves = Curves::new("tiny", vec![vec![90, 90, 90, 3], vec![90, 30, 20, 12, 4]])?;
+/// assert_eq!(split_curve(&[pool, pool], &groups, &curves, 4)?, [3, 1]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// As [`split_equal`]'s.
+///
+/// # Panics
+///
+/// As [`split_equal`]; if there is not one group for each pool, or if a layer has no curve.
+pub fn split_curve(
+    pools: &[PoolBounds],
+    groups: &[Vec<LayerId>],
+    curves: &Curves,
+    total: u64,
+) -> Result<Vec<u32>, GeometryError> {
+    assert_eq!(pools.len(), groups.len(), "a group of layers for each pool");
+    check_total(pools, total)?;
+    Ok(fill_by_curve(pools, groups, curves, &vec![1; pools.len()], total))
 }
 
 fn check_total(pools: &[PoolBounds], total: u64) -> Result<(), GeometryError> {
@@ -318,7 +354,7 @@ fn fewest_slots_per_layer(pools: &[PoolBounds], sizes: &[u32], open: &[bool]) ->
     })
 }
 
-fn cost_of(sizes: &[u32], costs: &[u64]) -> u128 {
+pub(crate) fn cost_of(sizes: &[u32], costs: &[u64]) -> u128 {
     sizes.iter().zip(costs).map(|(&size, &cost)| u128::from(size) * u128::from(cost)).sum()
 }
 

@@ -1,8 +1,8 @@
 //! Properties of splits, bounds and budgets, against a model that is slow enough to be obvious.
 
 use ftcache_policy::{
-    Budget, Constraints, Geometry, GeometryError, LayerId, LayoutKey, Model, PoolBounds, Profile, Quantisation, Scope,
-    Split, TagLimit, TailPad, split_profile,
+    Budget, Constraints, Curves, Geometry, GeometryError, LayerId, LayoutKey, Model, PoolBounds, Profile, Quantisation,
+    Scope, Split, TagLimit, TailPad, split_profile,
 };
 use ftcache_testkit::Rng;
 
@@ -15,6 +15,30 @@ struct Told {
     pad: u64,
     /// Count and sum of the layer's counts for each expert of its layers, most used first.
     uses: Vec<(u128, u128)>,
+    /// By curves, misses that each slot saves and the bytes that it takes, from the least on.
+    savings: Vec<(u128, u128)>,
+}
+
+/// What the lower convex hull of `misses` falls by at each point, as a fraction: the least, over points before, of
+/// the steepest way down from there past this point.
+fn falls(misses: &[u64]) -> Vec<(u128, u128)> {
+    let way = |from: usize, to: usize| (u128::from(misses[from] - misses[to]), (to - from) as u128);
+    let steeper = |a: &(u128, u128), b: &(u128, u128)| (a.0 * b.1).cmp(&(b.0 * a.1));
+    let fall = |at: usize| {
+        let steepest = |from| (at + 1..misses.len()).map(|to| way(from, to)).max_by(steeper).unwrap();
+        (0..=at).map(steepest).min_by(steeper).unwrap()
+    };
+    (0..misses.len() - 1).map(fall).collect()
+}
+
+/// What a pool misses with each number of slots: every layer with its share of them, the first with the odd ones.
+fn misses_of(curves: &Curves, layers: &[LayerId], min: u32, max: u32) -> Vec<u64> {
+    let with = |slots: u32| {
+        let mut shares = vec![0; layers.len()];
+        (0..slots as usize).for_each(|slot| shares[slot % layers.len()] += 1);
+        layers.iter().zip(shares).map(|(&layer, share)| curves.misses(layer, share)).sum()
+    };
+    (min..=max).map(with).collect()
 }
 
 /// The pools of a geometry by its model and constraints alone, but for who shares; `counts` are the profile's, if any.
@@ -41,14 +65,17 @@ fn told(geometry: &Geometry, counts: Option<&[Vec<u64>]>) -> Vec<Told> {
             TailPad::RowUpTo(most) => row.min(most).next_multiple_of(constraints.alignment),
             TailPad::Bytes(bytes) => bytes.next_multiple_of(constraints.alignment),
         };
-        pools.push(Told {
-            layer_count: pool.layers().len() as u64,
-            min: experts.min(model.top_k() * constraints.request_count),
-            max: max.min(constraints.slot_limit.unwrap_or(u32::MAX)),
-            cost: read().map(stride).sum(),
-            pad: read().map(pad).sum(),
-            uses,
-        });
+        let min = experts.min(model.top_k() * constraints.request_count);
+        let max = max.min(constraints.slot_limit.unwrap_or(u32::MAX));
+        let cost: u64 = read().map(stride).sum();
+        let mut savings = Vec::new();
+        if let Split::Curve(curves) = &constraints.split {
+            let bytes = if matches!(constraints.budget, Budget::Slots(_)) { 1 } else { u128::from(cost) };
+            savings = falls(&misses_of(curves, pool.layers(), min, max));
+            savings.iter_mut().for_each(|fall| fall.1 *= bytes);
+        }
+        let pad = read().map(pad).sum();
+        pools.push(Told { layer_count: pool.layers().len() as u64, min, max, cost, pad, uses, savings });
     }
     pools
 }
@@ -69,16 +96,22 @@ fn one_slot_at_a_time(geometry: &Geometry, counts: Option<&[Vec<u64>]>) -> Vec<u
     loop {
         let mut next: Option<usize> = None;
         for index in (0..pools.len()).filter(|&index| !out[index] && sizes[index] < pools[index].max) {
-            let goes_before = |best: usize| match counts {
-                Some(_) => {
+            let has_fewer = |best: usize| {
+                u64::from(sizes[index]) * pools[best].layer_count < u64::from(sizes[best]) * pools[index].layer_count
+            };
+            let goes_before = |best: usize| match (counts, &geometry.constraints().split) {
+                (Some(_), _) => {
                     let (count, sum) = pools[index].uses[sizes[index] as usize];
                     let (best_count, best_sum) = pools[best].uses[sizes[best] as usize];
                     count * best_sum > best_count * sum
                 }
-                None => {
-                    u64::from(sizes[index]) * pools[best].layer_count
-                        < u64::from(sizes[best]) * pools[index].layer_count
+                (None, Split::Curve(_)) => {
+                    let saving = |pool: usize| pools[pool].savings[(sizes[pool] - pools[pool].min) as usize];
+                    let ((saved, bytes), (best_saved, best_bytes)) = (saving(index), saving(best));
+                    let (one, other) = (saved * best_bytes, best_saved * bytes);
+                    one > other || one == other && has_fewer(best)
                 }
+                (None, _) => has_fewer(best),
             };
             if next.is_none_or(goes_before) {
                 next = Some(index);
@@ -229,6 +262,27 @@ fn random_model(rng: &mut Rng, equal_bytes: bool) -> (Model, Vec<Vec<u64>>) {
     (Model::new(experts as u32, top_k, Quantisation::PerLayer, layers).unwrap(), counts)
 }
 
+/// Curves of few numbers, so that they have ties and edges; some end early.
+fn random_curves(rng: &mut Rng, model: &Model) -> Curves {
+    let most = 1 + rng.below(9);
+    let mut curve = || {
+        let mut misses: Vec<u64> =
+            (0..1 + rng.below(u64::from(model.expert_count()) + 1)).map(|_| rng.below(most)).collect();
+        misses.sort_unstable_by(|a, b| b.cmp(a));
+        misses
+    };
+    Curves::new("curves", model.layer_ids().map(|_| curve()).collect()).unwrap()
+}
+
+/// Any of the splits, and the profile's counts if it is by one.
+fn random_split(rng: &mut Rng, model: &Model, counts: Vec<Vec<u64>>) -> (Split, Option<Vec<Vec<u64>>>) {
+    match rng.below(3) {
+        0 => (Split::Equal, None),
+        1 => (Split::Curve(random_curves(rng, model)), None),
+        _ => (split_of(Some(&counts)), Some(counts)),
+    }
+}
+
 fn random_constraints(rng: &mut Rng, model: &Model, split: Split) -> Constraints {
     let all = model.layer_count() as u64 * u64::from(model.expert_count());
     let limit = |rng: &mut Rng| model.top_k() + rng.below(all) as u32;
@@ -256,12 +310,13 @@ fn random_constraints(rng: &mut Rng, model: &Model, split: Split) -> Constraints
 /// Many ties, limits by pool and by tag, both kinds of budget, layers without slots.
 #[test]
 fn random_splits_are_those_of_one_slot_at_a_time() {
-    let (mut by_slots, mut by_bytes, mut limited, mut refused) = (0, 0, 0, 0);
+    let (mut by_slots, mut by_bytes, mut by_curve, mut limited, mut refused) = (0, 0, 0, 0, 0);
     for seed in 0..8_000 {
         let mut rng = Rng::new(seed);
         let (model, counts) = random_model(&mut rng, false);
-        let counts = rng.chance(3, 4).then_some(counts);
-        let mut constraints = random_constraints(&mut rng, &model, split_of(counts.as_deref()));
+        let (split, counts) = random_split(&mut rng, &model, counts);
+        by_curve += usize::from(matches!(split, Split::Curve(_)));
+        let mut constraints = random_constraints(&mut rng, &model, split);
         if rng.chance(1, 2) {
             (constraints.alignment, constraints.slot_pad_bytes) = (1 << rng.below(6), rng.below(4));
         }
@@ -290,6 +345,7 @@ fn random_splits_are_those_of_one_slot_at_a_time() {
         }
     }
     assert!(by_slots > 500 && by_bytes > 500 && limited > 50, "{by_slots} {by_bytes} {limited}");
+    assert!(by_curve > 2_000, "{by_curve}");
     assert!(refused > 100, "{refused}");
 }
 
@@ -328,8 +384,8 @@ fn used_bytes_never_fall_when_a_byte_budget_grows() {
     for seed in 0..200 {
         let mut rng = Rng::new(seed);
         let (model, counts) = random_model(&mut rng, false);
-        let counts = rng.chance(1, 2).then_some(counts);
-        let constraints = random_constraints(&mut rng, &model, split_of(counts.as_deref()));
+        let (split, _) = random_split(&mut rng, &model, counts);
+        let constraints = random_constraints(&mut rng, &model, split);
         let mut before = None;
         for budget in 0..2 * model.model_bytes() {
             let constraints = Constraints { budget: Budget::Bytes(budget), ..constraints.clone() };
@@ -347,8 +403,8 @@ fn no_pool_shrinks_when_slots_of_equal_bytes_grow() {
     for seed in 0..200 {
         let mut rng = Rng::new(seed);
         let (model, counts) = random_model(&mut rng, true);
-        let counts = rng.chance(1, 2).then_some(counts);
-        let constraints = random_constraints(&mut rng, &model, split_of(counts.as_deref()));
+        let (split, _) = random_split(&mut rng, &model, counts);
+        let constraints = random_constraints(&mut rng, &model, split);
         let of = |budget| Geometry::new(model.clone(), Constraints { budget, ..constraints.clone() }).ok();
         let budgets: [Vec<Budget>; 2] = [
             (0..=model.model_bytes() / 12).map(Budget::Slots).collect(),

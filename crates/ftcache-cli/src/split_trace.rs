@@ -1,0 +1,57 @@
+//! Miss curves of a trace for `plan --split-trace`: read before the model is, and compared with it after.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+use ftcache::policy::{Curves, Model, RankView};
+use ftcache_trace::{Events, LayerCurves, MissCurve, Shape, Trace};
+
+use crate::Failure;
+
+/// What a pool for each layer would miss on a trace.
+pub(crate) struct TraceCurves {
+    model_name: String,
+    shape: Shape,
+    curves: LayerCurves,
+}
+
+impl TraceCurves {
+    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
+        let at = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+        let file = File::open(path).map_err(|error| at(&error))?;
+        let trace = Trace::read(BufReader::new(file)).map_err(|error| at(&error))?;
+        let header = trace.header();
+        Ok(Self {
+            model_name: header.model.clone(),
+            shape: header.shape(),
+            curves: LayerCurves::lru(&Events::of(&trace)),
+        })
+    }
+
+    /// The curves of the layers that a rank runs.
+    pub(crate) fn of_rank(&self, whole: &Model, view: &RankView) -> Result<Curves, Failure> {
+        let Shape { layers, experts, .. } = self.shape;
+        let (model_layers, model_experts) = (whole.layer_count(), whole.expert_count());
+        if layers as usize != model_layers || experts != model_experts {
+            return Err(format!(
+                "the trace has {layers} layers of {experts} experts; the model has {model_layers} of {model_experts}"
+            )
+            .into());
+        }
+        // A curve counts what the other experts of its layer push out too.
+        let owned = view.experts();
+        if owned.len() != experts as usize {
+            return Err(
+                format!("--split-trace counts all {experts} experts of a layer; this rank owns {owned:?}").into()
+            );
+        }
+        let layers = view.layers().iter().map(|layer| misses(&self.curves.layers()[layer.index()])).collect();
+        Ok(Curves::new(self.model_name.as_str(), layers)?)
+    }
+}
+
+/// With fewer slots than the widest step has experts, every use is a miss.
+fn misses(curve: &MissCurve) -> Vec<u64> {
+    (0..=curve.most_slots()).map(|slots| curve.misses(slots).unwrap_or(curve.uses())).collect()
+}
