@@ -1,0 +1,244 @@
+//! How likely an expert is to be used at its layer's next event, in 65536ths.
+
+/// Certain.
+pub(crate) const ONE: u32 = 1 << 16;
+
+/// Learns from events.
+pub(crate) trait Predictor {
+    fn on_event(&mut self, layer: usize, experts: &[u16]);
+    /// From 0 to [`ONE`].
+    fn chance(&self, flat: usize) -> u32;
+}
+
+/// One use, in counts that decay.
+const USE: u32 = 1 << 12;
+
+/// `count` after `turns` turns: halved every `half` of them, a straight line between.
+fn decay(count: u32, turns: u32, half: u32) -> u32 {
+    let shift = turns / half;
+    if shift > 31 {
+        return 0;
+    }
+    let count = count >> shift;
+    count - (u64::from(count) * u64::from(turns % half) / u64::from(2 * half)) as u32
+}
+
+/// Two buckets an octave: 0, 1, 2, 3, 4-5, 6-7, 8-11, ...
+pub(crate) fn bucket(x: u32) -> usize {
+    if x < 2 {
+        return x as usize;
+    }
+    let log = x.ilog2();
+    (2 * log - 1 + (x >> (log - 1) & 1)) as usize
+}
+
+/// What was seen of every expert: time in turns of its layer, which are its events.
+#[derive(Debug, Clone)]
+pub(crate) struct Past {
+    pub(crate) experts: usize,
+    /// Events of each layer so far.
+    pub(crate) turn: Vec<u32>,
+    /// The turn of the last use, from 1; 0 for never.
+    pub(crate) last: Vec<u32>,
+    /// The gap before that.
+    pub(crate) gap: Vec<u32>,
+    /// The place among the router's choices at the last use.
+    pub(crate) rank: Vec<u8>,
+    half: [u32; 2],
+    count: [Vec<u32>; 2],
+}
+
+impl Past {
+    pub(crate) fn new(layers: usize, experts: usize, half: [u32; 2]) -> Self {
+        let all = layers * experts;
+        let (turn, count) = (vec![0; layers], [vec![0; all], vec![0; all]]);
+        Self { experts, turn, last: vec![0; all], gap: vec![0; all], rank: vec![0; all], half, count }
+    }
+
+    fn on_event(&mut self, layer: usize, experts: &[u16]) {
+        self.turn[layer] += 1;
+        let turn = self.turn[layer];
+        for (rank, &id) in experts.iter().enumerate() {
+            let flat = layer * self.experts + usize::from(id);
+            let since = turn - self.last[flat];
+            for (half, count) in self.half.iter().zip(&mut self.count) {
+                count[flat] = decay(count[flat], since, *half) + USE;
+            }
+            self.gap[flat] = if self.last[flat] == 0 { 0 } else { since };
+            self.last[flat] = turn;
+            self.rank[flat] = rank.min(255) as u8;
+        }
+    }
+
+    /// Turns from the last use to the next event, from 1.
+    pub(crate) fn since(&self, flat: usize) -> u32 {
+        self.turn[flat / self.experts] + 1 - self.last[flat]
+    }
+
+    /// The count as it will be at the next event.
+    fn count(&self, which: usize, flat: usize) -> u32 {
+        decay(self.count[which][flat], self.since(flat), self.half[which])
+    }
+}
+
+/// The rate that a decayed count stands for.
+pub(crate) struct Rate {
+    past: Past,
+}
+
+impl Rate {
+    pub(crate) fn new(layers: usize, experts: usize, half: u32) -> Self {
+        Self { past: Past::new(layers, experts, [half; 2]) }
+    }
+}
+
+impl Predictor for Rate {
+    fn on_event(&mut self, layer: usize, experts: &[u16]) {
+        self.past.on_event(layer, experts);
+    }
+
+    fn chance(&self, flat: usize) -> u32 {
+        // A use each turn sums to `half / ln 2` uses; 45426 is ln 2.
+        let count = u64::from(self.past.count(0, flat));
+        (count * 45426 / (u64::from(USE) * u64::from(self.past.half[0]))).min(u64::from(ONE)) as u32
+    }
+}
+
+/// What of the past is looked at: each feature has up to 32 values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Feature {
+    /// Turns since the last use.
+    Gap,
+    /// Turns between the last two uses.
+    LastGap,
+    /// The first decayed count.
+    Count,
+    /// The second, usually a slower one.
+    Slow,
+    /// The place in the router's order at the last use.
+    Rank,
+    /// The layer, folded.
+    Layer,
+}
+
+impl Feature {
+    fn of(self, past: &Past, flat: usize) -> usize {
+        match self {
+            Self::Gap => bucket(past.since(flat)).min(23),
+            Self::LastGap => bucket(past.gap[flat]).min(15),
+            Self::Count => bucket(past.count(0, flat) >> 7).min(31),
+            Self::Slow => bucket(past.count(1, flat) >> 7).min(31),
+            Self::Rank => usize::from(past.rank[flat]).min(15),
+            Self::Layer => flat / past.experts,
+        }
+    }
+}
+
+/// How often experts with such a past were used at the next event.
+pub(crate) struct Table {
+    past: Past,
+    features: Vec<Feature>,
+    /// Used, and seen.
+    cells: std::collections::HashMap<usize, (u32, u32)>,
+}
+
+impl Table {
+    pub(crate) fn new(layers: usize, experts: usize, half: [u32; 2], features: &[Feature]) -> Self {
+        Self { past: Past::new(layers, experts, half), features: features.to_vec(), cells: Default::default() }
+    }
+
+    fn key(&self, flat: usize) -> usize {
+        self.features.iter().fold(0, |key, feature| key * 128 + feature.of(&self.past, flat))
+    }
+}
+
+impl Predictor for Table {
+    fn on_event(&mut self, layer: usize, experts: &[u16]) {
+        let first = layer * self.past.experts;
+        let mut used = vec![false; self.past.experts];
+        experts.iter().for_each(|&id| used[usize::from(id)] = true);
+        for (id, used) in used.into_iter().enumerate() {
+            if self.past.last[first + id] > 0 {
+                let key = self.key(first + id);
+                let (hits, seen) = self.cells.entry(key).or_default();
+                *hits += u32::from(used);
+                *seen += 1;
+                if *seen == 1 << 15 {
+                    (*hits, *seen) = (*hits / 2, *seen / 2);
+                }
+            }
+        }
+        self.past.on_event(layer, experts);
+    }
+
+    fn chance(&self, flat: usize) -> u32 {
+        // An expert of which nothing is known is taken for one of a rate of one in `2 * gap`.
+        let gap = u64::from(self.past.since(flat));
+        let (hits, seen) = self.cells.get(&self.key(flat)).copied().unwrap_or_default();
+        let prior = 8 * u64::from(ONE) / (1 + gap);
+        ((u64::from(hits) * u64::from(ONE) + prior) / (u64::from(seen) + 8)) as u32
+    }
+}
+
+/// A sum of weights, one for each feature's value, through a logistic curve: learned by following the error.
+pub(crate) struct Mixed {
+    past: Past,
+    /// Each set of features is one index.
+    sets: Vec<Vec<Feature>>,
+    weights: Vec<Vec<i32>>,
+    rate: i64,
+}
+
+/// The logistic curve, 4096 high, from -2048 to 2047 in 33 points 128 apart; 256 is one unit of the exponent.
+const CURVE: [i64; 33] = [
+    1, 2, 3, 6, 10, 16, 27, 45, 73, 120, 194, 310, 488, 747, 1101, 1546, 2047, 2549, 2994, 3348, 3607, 3785, 3901, 3975,
+    4022, 4050, 4068, 4079, 4085, 4089, 4092, 4093, 4094,
+];
+
+/// Of `x` in 256ths of 256ths.
+fn logistic(x: i64) -> u32 {
+    let x = (x >> 4).clamp(-2047 << 4, 2047 << 4) + (2048 << 4);
+    let (at, part) = ((x >> 11) as usize, x & 2047);
+    ((CURVE[at] * (2048 - part) + CURVE[at + 1] * part) >> 7) as u32
+}
+
+impl Mixed {
+    pub(crate) fn new(layers: usize, experts: usize, half: [u32; 2], sets: &[&[Feature]], rate: i64) -> Self {
+        let weights = sets.iter().map(|set| vec![0; if set.len() == 1 { 1 << 7 } else { 1 << 14 }]).collect();
+        let sets = sets.iter().map(|set| set.to_vec()).collect();
+        Self { past: Past::new(layers, experts, half), sets, weights, rate }
+    }
+
+    fn key(&self, set: usize, flat: usize) -> usize {
+        self.sets[set].iter().fold(0, |key, feature| key * 128 + feature.of(&self.past, flat))
+    }
+
+    fn sum(&self, flat: usize) -> i64 {
+        // A start at one in 20.
+        let weights = self.weights.iter().enumerate().map(|(set, weights)| i64::from(weights[self.key(set, flat)]));
+        weights.sum::<i64>() - (3 << 16)
+    }
+}
+
+impl Predictor for Mixed {
+    fn on_event(&mut self, layer: usize, experts: &[u16]) {
+        let first = layer * self.past.experts;
+        let mut used = vec![false; self.past.experts];
+        experts.iter().for_each(|&id| used[usize::from(id)] = true);
+        for (id, used) in used.into_iter().enumerate() {
+            let flat = first + id;
+            if self.past.last[flat] > 0 {
+                let error = i64::from(used) * i64::from(ONE) - i64::from(logistic(self.sum(flat)));
+                for set in 0..self.sets.len() {
+                    let key = self.key(set, flat);
+                    self.weights[set][key] += ((error * self.rate) >> 10) as i32;
+                }
+            }
+        }
+        self.past.on_event(layer, experts);
+    }
+
+    fn chance(&self, flat: usize) -> u32 {
+        logistic(self.sum(flat))
+    }
+}
