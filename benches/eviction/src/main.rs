@@ -13,12 +13,12 @@ use std::path::Path;
 use ftcache_trace::{Events, MissCurve, Optimum, Trace};
 
 use policy::{Lru, Policy, Rule, Scored};
-use predictor::{Feature, Mixed, Predictor, Rate, Table};
+use predictor::{Corrected, Feature, Kernel, Mixed, Predictor, Rate, Sum, Table};
 use replay::{Candidates, Scope, misses};
 
 use Feature::{Count, Gap, LastGap, Layer, Rank, Slow};
 
-const PERCENTS: [usize; 4] = [20, 25, 35, 50];
+const PERCENTS: [usize; 2] = [25, 50];
 
 struct Row {
     name: &'static str,
@@ -29,10 +29,12 @@ struct Row {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let folder = arguments.next().ok_or("usage: eviction FOLDER [PART OF A RULE'S NAME]")?;
+    let folder = arguments.next().ok_or("usage: eviction FOLDER [PART OF A RULE'S NAME [PART OF A TRACE'S]]")?;
     let only = arguments.next().unwrap_or_default();
     let mut paths: Vec<_> = std::fs::read_dir(&folder)?.map(|entry| entry.map(|it| it.path())).collect::<Result<_, _>>()?;
     paths.retain(|path| path.to_string_lossy().ends_with(".ftr.zst"));
+    let part = arguments.next().unwrap_or_default();
+    paths.retain(|path| path.to_string_lossy().contains(&part));
     paths.sort();
     for path in paths {
         run(&path, &only)?;
@@ -110,8 +112,8 @@ fn rows(layers: usize, experts: usize) -> Vec<Row> {
     let mut rows = Vec::new();
     let mut add = |name, policy| rows.push(Row { name, scope: Scope::Unified, candidates: Candidates::All, policy });
     let rate = |half| Rate::new(layers, experts, half);
-    let table = |features: &[Feature]| Table::new(layers, experts, [16, 128], features);
-    let mixed = |sets: &[&[Feature]], rate| Mixed::new(layers, experts, [16, 128], sets, rate);
+    let table = |features: &[Feature]| Table::new(layers, experts, vec![(16, 16), (128, 16)], features);
+    let mixed = |sets: &[&[Feature]], rate| Mixed::new(layers, experts, vec![(16, 16), (128, 16)], sets, rate);
     add("LFU 16", scored(layers, experts, Rule::Chance, rate(16)));
     add("LFU 64", scored(layers, experts, Rule::Chance, rate(64)));
     add("cyclic 8", scored(layers, experts, Rule::Wait, rate(8)));
@@ -126,5 +128,32 @@ fn rows(layers: usize, experts: usize) -> Vec<Row> {
     add("learned + softened 8", scored(layers, experts, Rule::Softened(8), table(&[Gap, Count])));
     add("learned slow + density", scored(layers, experts, Rule::Density, table(&[Gap, Count, Slow])));
     add("mixed + density", scored(layers, experts, Rule::Density, mixed(&[&[Gap, Count], &[Slow], &[Rank], &[LastGap], &[Layer]], 4)));
+    let kernel = |halves: &[(u32, u32)]| -> Kernel { halves.to_vec() };
+    let k05 = kernel(&[(2, 64), (8, 32), (32, 16), (128, 8), (512, 4)]);
+    let k07 = kernel(&[(2, 128), (8, 45), (32, 16), (128, 6), (512, 2)]);
+    let k10 = kernel(&[(2, 256), (8, 64), (32, 16), (128, 4), (512, 1)]);
+    let k10l = kernel(&[(2, 64), (8, 64), (32, 16), (128, 4), (512, 1)]);
+    let sum = |k: &Kernel| Sum::new(layers, experts, k.clone());
+    let tab = |k: &Kernel, f: &[Feature]| Table::new(layers, experts, k.clone(), f);
+    let mix = |k: &Kernel, sets: &[&[Feature]], rate| Mixed::new(layers, experts, k.clone(), sets, rate);
+    add("Zsum k05", scored(layers, experts, Rule::Density, sum(&k05)));
+    add("Zsum k07", scored(layers, experts, Rule::Density, sum(&k07)));
+    add("Zsum k10", scored(layers, experts, Rule::Density, sum(&k10)));
+    add("Zsum k10l", scored(layers, experts, Rule::Density, sum(&k10l)));
+    add("Ztab k07 Sum", scored(layers, experts, Rule::Density, tab(&k07, &[Feature::Sum])));
+    add("Ztab k10 Sum", scored(layers, experts, Rule::Density, tab(&k10, &[Feature::Sum])));
+    add("Ztab k07 Gap,Sum", scored(layers, experts, Rule::Density, tab(&k07, &[Gap, Feature::Sum])));
+    add("Ztab k10 Gap,Sum", scored(layers, experts, Rule::Density, tab(&k10, &[Gap, Feature::Sum])));
+    add("Zmix k07", scored(layers, experts, Rule::Density, mix(&k07, &[&[Feature::Sum], &[Gap], &[Rank]], 4)));
+    use Feature::{Of};
+    let cor = |k: &Kernel, sets: &[&[Feature]], prior| Corrected::new(layers, experts, k.clone(), sets, prior);
+    add("Ysum 2,8,32", scored(layers, experts, Rule::Density, sum(&kernel(&[(2, 256), (8, 64), (32, 16)]))));
+    add("Ysum 4,16,64", scored(layers, experts, Rule::Density, sum(&kernel(&[(4, 256), (16, 64), (64, 16)]))));
+    add("Ycor gap,c8", scored(layers, experts, Rule::Density, cor(&k10, &[&[Gap, Of(1)]], 16)));
+    add("Ycor gap,c32", scored(layers, experts, Rule::Density, cor(&k10, &[&[Gap, Of(2)]], 16)));
+    add("Ycor c8,c128", scored(layers, experts, Rule::Density, cor(&k10, &[&[Of(1), Of(3)]], 16)));
+    add("Ycor gap,c32; c8,c512", scored(layers, experts, Rule::Density, cor(&k10, &[&[Gap, Of(2)], &[Of(1), Of(4)]], 16)));
+    add("Ycor c8,c32; c32,c512; gap,rank", scored(layers, experts, Rule::Density, cor(&k10, &[&[Of(1), Of(2)], &[Of(2), Of(4)], &[Gap, Rank]], 16)));
+    add("Ycor gap,c32; c8,c512; lastgap,rank", scored(layers, experts, Rule::Density, cor(&k10, &[&[Gap, Of(2)], &[Of(1), Of(4)], &[LastGap, Rank]], 16)));
     rows
 }

@@ -32,6 +32,15 @@ pub(crate) fn bucket(x: u32) -> usize {
     (2 * log - 1 + (x >> (log - 1) & 1)) as usize
 }
 
+/// Four buckets an octave.
+fn fine_bucket(x: u32) -> usize {
+    if x < 4 {
+        return x as usize;
+    }
+    let log = x.ilog2();
+    (4 * log - 4 + (x >> (log - 2) & 3)) as usize
+}
+
 /// What was seen of every expert: time in turns of its layer, which are its events.
 #[derive(Debug, Clone)]
 pub(crate) struct Past {
@@ -44,15 +53,18 @@ pub(crate) struct Past {
     pub(crate) gap: Vec<u32>,
     /// The place among the router's choices at the last use.
     pub(crate) rank: Vec<u8>,
-    half: [u32; 2],
-    count: [Vec<u32>; 2],
+    kernel: Kernel,
+    count: Vec<Vec<u32>>,
 }
 
+/// Halves of the counts and the weight of each in their sum.
+pub(crate) type Kernel = Vec<(u32, u32)>;
+
 impl Past {
-    pub(crate) fn new(layers: usize, experts: usize, half: [u32; 2]) -> Self {
+    pub(crate) fn new(layers: usize, experts: usize, kernel: Kernel) -> Self {
         let all = layers * experts;
-        let (turn, count) = (vec![0; layers], [vec![0; all], vec![0; all]]);
-        Self { experts, turn, last: vec![0; all], gap: vec![0; all], rank: vec![0; all], half, count }
+        let (turn, count) = (vec![0; layers], vec![vec![0; all]; kernel.len()]);
+        Self { experts, turn, last: vec![0; all], gap: vec![0; all], rank: vec![0; all], kernel, count }
     }
 
     fn on_event(&mut self, layer: usize, experts: &[u16]) {
@@ -61,7 +73,7 @@ impl Past {
         for (rank, &id) in experts.iter().enumerate() {
             let flat = layer * self.experts + usize::from(id);
             let since = turn - self.last[flat];
-            for (half, count) in self.half.iter().zip(&mut self.count) {
+            for ((half, _), count) in self.kernel.iter().zip(&mut self.count) {
                 count[flat] = decay(count[flat], since, *half) + USE;
             }
             self.gap[flat] = if self.last[flat] == 0 { 0 } else { since };
@@ -77,7 +89,12 @@ impl Past {
 
     /// The count as it will be at the next event.
     fn count(&self, which: usize, flat: usize) -> u32 {
-        decay(self.count[which][flat], self.since(flat), self.half[which])
+        decay(self.count[which][flat], self.since(flat), self.kernel[which].0)
+    }
+
+    /// The counts as they will be, by weight.
+    fn sum(&self, flat: usize) -> u32 {
+        (0..self.kernel.len()).map(|which| (self.count(which, flat) * self.kernel[which].1) >> 4).sum()
     }
 }
 
@@ -88,7 +105,7 @@ pub(crate) struct Rate {
 
 impl Rate {
     pub(crate) fn new(layers: usize, experts: usize, half: u32) -> Self {
-        Self { past: Past::new(layers, experts, [half; 2]) }
+        Self { past: Past::new(layers, experts, vec![(half, 16)]) }
     }
 }
 
@@ -100,7 +117,28 @@ impl Predictor for Rate {
     fn chance(&self, flat: usize) -> u32 {
         // A use each turn sums to `half / ln 2` uses; 45426 is ln 2.
         let count = u64::from(self.past.count(0, flat));
-        (count * 45426 / (u64::from(USE) * u64::from(self.past.half[0]))).min(u64::from(ONE)) as u32
+        (count * 45426 / (u64::from(USE) * u64::from(self.past.kernel[0].0))).min(u64::from(ONE)) as u32
+    }
+}
+
+/// The sum itself, as if it were a chance: its scale is no one's business but that of rules that ask for more.
+pub(crate) struct Sum {
+    past: Past,
+}
+
+impl Sum {
+    pub(crate) fn new(layers: usize, experts: usize, kernel: Kernel) -> Self {
+        Self { past: Past::new(layers, experts, kernel) }
+    }
+}
+
+impl Predictor for Sum {
+    fn on_event(&mut self, layer: usize, experts: &[u16]) {
+        self.past.on_event(layer, experts);
+    }
+
+    fn chance(&self, flat: usize) -> u32 {
+        self.past.sum(flat)
     }
 }
 
@@ -119,6 +157,10 @@ pub(crate) enum Feature {
     Rank,
     /// The layer, folded.
     Layer,
+    /// The count of this place in the kernel.
+    Of(usize),
+    /// The weighted sum of all counts.
+    Sum,
 }
 
 impl Feature {
@@ -129,7 +171,9 @@ impl Feature {
             Self::Count => bucket(past.count(0, flat) >> 7).min(31),
             Self::Slow => bucket(past.count(1, flat) >> 7).min(31),
             Self::Rank => usize::from(past.rank[flat]).min(15),
+            Self::Of(which) => bucket(past.count(which, flat) >> 7).min(31),
             Self::Layer => flat / past.experts,
+            Self::Sum => fine_bucket(past.sum(flat) >> 4).min(63),
         }
     }
 }
@@ -139,16 +183,16 @@ pub(crate) struct Table {
     past: Past,
     features: Vec<Feature>,
     /// Used, and seen.
-    cells: std::collections::HashMap<usize, (u32, u32)>,
+    cells: Vec<(u32, u32)>,
 }
 
 impl Table {
-    pub(crate) fn new(layers: usize, experts: usize, half: [u32; 2], features: &[Feature]) -> Self {
-        Self { past: Past::new(layers, experts, half), features: features.to_vec(), cells: Default::default() }
+    pub(crate) fn new(layers: usize, experts: usize, kernel: Kernel, features: &[Feature]) -> Self {
+        Self { past: Past::new(layers, experts, kernel), features: features.to_vec(), cells: vec![(0, 0); 64usize.pow(features.len() as u32)] }
     }
 
     fn key(&self, flat: usize) -> usize {
-        self.features.iter().fold(0, |key, feature| key * 128 + feature.of(&self.past, flat))
+        self.features.iter().fold(0, |key, feature| key * 64 + feature.of(&self.past, flat))
     }
 }
 
@@ -160,7 +204,7 @@ impl Predictor for Table {
         for (id, used) in used.into_iter().enumerate() {
             if self.past.last[first + id] > 0 {
                 let key = self.key(first + id);
-                let (hits, seen) = self.cells.entry(key).or_default();
+                let (hits, seen) = &mut self.cells[key];
                 *hits += u32::from(used);
                 *seen += 1;
                 if *seen == 1 << 15 {
@@ -174,7 +218,7 @@ impl Predictor for Table {
     fn chance(&self, flat: usize) -> u32 {
         // An expert of which nothing is known is taken for one of a rate of one in `2 * gap`.
         let gap = u64::from(self.past.since(flat));
-        let (hits, seen) = self.cells.get(&self.key(flat)).copied().unwrap_or_default();
+        let (hits, seen) = self.cells[self.key(flat)];
         let prior = 8 * u64::from(ONE) / (1 + gap);
         ((u64::from(hits) * u64::from(ONE) + prior) / (u64::from(seen) + 8)) as u32
     }
@@ -203,14 +247,14 @@ fn logistic(x: i64) -> u32 {
 }
 
 impl Mixed {
-    pub(crate) fn new(layers: usize, experts: usize, half: [u32; 2], sets: &[&[Feature]], rate: i64) -> Self {
-        let weights = sets.iter().map(|set| vec![0; if set.len() == 1 { 1 << 7 } else { 1 << 14 }]).collect();
+    pub(crate) fn new(layers: usize, experts: usize, kernel: Kernel, sets: &[&[Feature]], rate: i64) -> Self {
+        let weights = sets.iter().map(|set| vec![0; if set.len() == 1 { 1 << 6 } else { 1 << 12 }]).collect();
         let sets = sets.iter().map(|set| set.to_vec()).collect();
-        Self { past: Past::new(layers, experts, half), sets, weights, rate }
+        Self { past: Past::new(layers, experts, kernel), sets, weights, rate }
     }
 
     fn key(&self, set: usize, flat: usize) -> usize {
-        self.sets[set].iter().fold(0, |key, feature| key * 128 + feature.of(&self.past, flat))
+        self.sets[set].iter().fold(0, |key, feature| key * 64 + feature.of(&self.past, flat))
     }
 
     fn sum(&self, flat: usize) -> i64 {
@@ -240,5 +284,68 @@ impl Predictor for Mixed {
 
     fn chance(&self, flat: usize) -> u32 {
         logistic(self.sum(flat))
+    }
+}
+
+/// The mean of five use rates, corrected by how often experts with such a past were used against how often that said.
+pub(crate) struct Corrected {
+    past: Past,
+    /// Corrections are made one on top of the other.
+    sets: Vec<Vec<Feature>>,
+    /// Used, and expected, in `ONE`s.
+    cells: Vec<Vec<(u64, u64)>>,
+    prior: u64,
+}
+
+impl Corrected {
+    pub(crate) fn new(layers: usize, experts: usize, kernel: Kernel, sets: &[&[Feature]], prior: u64) -> Self {
+        let cells = sets.iter().map(|set| vec![(0, 0); 64usize.pow(set.len() as u32)]).collect();
+        let sets = sets.iter().map(|set| set.to_vec()).collect();
+        Self { past: Past::new(layers, experts, kernel), sets, cells, prior: prior << 16 }
+    }
+
+    /// `kernel` has weights `512 / half`: `sum * 16 / 512` is the sum of `count / half`, and a rate is ln 2 of that.
+    fn raw(&self, flat: usize) -> u64 {
+        u64::from(self.past.sum(flat)) * 9 / 128 + 1
+    }
+
+    fn key(&self, set: usize, flat: usize) -> usize {
+        self.sets[set].iter().fold(0, |key, feature| key * 64 + feature.of(&self.past, flat))
+    }
+
+    fn corrected(&self, p: u64, set: usize, key: usize) -> u64 {
+        let (hits, expected) = self.cells[set][key];
+        p * (hits + self.prior) / (expected + self.prior)
+    }
+}
+
+impl Predictor for Corrected {
+    fn on_event(&mut self, layer: usize, experts: &[u16]) {
+        let first = layer * self.past.experts;
+        let mut used = vec![false; self.past.experts];
+        experts.iter().for_each(|&id| used[usize::from(id)] = true);
+        for (id, used) in used.into_iter().enumerate() {
+            let flat = first + id;
+            if self.past.last[flat] > 0 {
+                let mut p = self.raw(flat);
+                for set in 0..self.sets.len() {
+                    let key = self.key(set, flat);
+                    let next = self.corrected(p, set, key);
+                    let (hits, expected) = &mut self.cells[set][key];
+                    *hits += u64::from(used) * u64::from(ONE);
+                    *expected += p;
+                    if *expected > 1 << 28 {
+                        (*hits, *expected) = (*hits / 2, *expected / 2);
+                    }
+                    p = next;
+                }
+            }
+        }
+        self.past.on_event(layer, experts);
+    }
+
+    fn chance(&self, flat: usize) -> u32 {
+        let p = (0..self.sets.len()).fold(self.raw(flat), |p, set| self.corrected(p, set, self.key(set, flat)));
+        p.min(u64::from(ONE) * 4) as u32
     }
 }
