@@ -16,9 +16,9 @@ use policy::{Lru, Policy, Rule, Scored};
 use predictor::{Corrected, Feature, Kernel, Mixed, Predictor, Rate, Sum, Table};
 use replay::{Candidates, Scope, misses};
 
-use Feature::{Count, Gap, LastGap, Layer, Rank, Slow};
+use Feature::{Count, Follow, Gap, LastGap, Layer, Of, Rank, Slow};
 
-const PERCENTS: [usize; 2] = [25, 50];
+const PERCENTS: [usize; 4] = [20, 25, 35, 50];
 
 struct Row {
     name: &'static str,
@@ -107,53 +107,46 @@ fn run(path: &Path, only: &str) -> Result<(), Box<dyn Error>> {
 
 fn rows(layers: usize, experts: usize) -> Vec<Row> {
     fn scored(layers: usize, experts: usize, rule: Rule, predictor: impl Predictor + 'static) -> Box<dyn Policy> {
-        Box::new(Scored { layers, experts, rule, predictor })
+        Box::new(Scored::new(layers, experts, rule, predictor))
     }
-    let mut rows = Vec::new();
-    let mut add = |name, policy| rows.push(Row { name, scope: Scope::Unified, candidates: Candidates::All, policy });
     let rate = |half| Rate::new(layers, experts, half);
-    let table = |features: &[Feature]| Table::new(layers, experts, vec![(16, 16), (128, 16)], features);
-    let mixed = |sets: &[&[Feature]], rate| Mixed::new(layers, experts, vec![(16, 16), (128, 16)], sets, rate);
-    add("LFU 16", scored(layers, experts, Rule::Chance, rate(16)));
-    add("LFU 64", scored(layers, experts, Rule::Chance, rate(64)));
-    add("cyclic 8", scored(layers, experts, Rule::Wait, rate(8)));
-    add("cyclic 16", scored(layers, experts, Rule::Wait, rate(16)));
-    add("density 8", scored(layers, experts, Rule::Density, rate(8)));
-    add("density 16", scored(layers, experts, Rule::Density, rate(16)));
-    add("density 64", scored(layers, experts, Rule::Density, rate(64)));
-    add("learned", scored(layers, experts, Rule::Chance, table(&[Gap, Count])));
-    add("learned + cyclic", scored(layers, experts, Rule::Wait, table(&[Gap, Count])));
-    add("learned + density", scored(layers, experts, Rule::Density, table(&[Gap, Count])));
-    add("learned + softened 2", scored(layers, experts, Rule::Softened(2), table(&[Gap, Count])));
-    add("learned + softened 8", scored(layers, experts, Rule::Softened(8), table(&[Gap, Count])));
-    add("learned slow + density", scored(layers, experts, Rule::Density, table(&[Gap, Count, Slow])));
-    add("mixed + density", scored(layers, experts, Rule::Density, mixed(&[&[Gap, Count], &[Slow], &[Rank], &[LastGap], &[Layer]], 4)));
-    let kernel = |halves: &[(u32, u32)]| -> Kernel { halves.to_vec() };
-    let k05 = kernel(&[(2, 64), (8, 32), (32, 16), (128, 8), (512, 4)]);
-    let k07 = kernel(&[(2, 128), (8, 45), (32, 16), (128, 6), (512, 2)]);
-    let k10 = kernel(&[(2, 256), (8, 64), (32, 16), (128, 4), (512, 1)]);
-    let k10l = kernel(&[(2, 64), (8, 64), (32, 16), (128, 4), (512, 1)]);
-    let sum = |k: &Kernel| Sum::new(layers, experts, k.clone());
-    let tab = |k: &Kernel, f: &[Feature]| Table::new(layers, experts, k.clone(), f);
-    let mix = |k: &Kernel, sets: &[&[Feature]], rate| Mixed::new(layers, experts, k.clone(), sets, rate);
-    add("Zsum k05", scored(layers, experts, Rule::Density, sum(&k05)));
-    add("Zsum k07", scored(layers, experts, Rule::Density, sum(&k07)));
-    add("Zsum k10", scored(layers, experts, Rule::Density, sum(&k10)));
-    add("Zsum k10l", scored(layers, experts, Rule::Density, sum(&k10l)));
-    add("Ztab k07 Sum", scored(layers, experts, Rule::Density, tab(&k07, &[Feature::Sum])));
-    add("Ztab k10 Sum", scored(layers, experts, Rule::Density, tab(&k10, &[Feature::Sum])));
-    add("Ztab k07 Gap,Sum", scored(layers, experts, Rule::Density, tab(&k07, &[Gap, Feature::Sum])));
-    add("Ztab k10 Gap,Sum", scored(layers, experts, Rule::Density, tab(&k10, &[Gap, Feature::Sum])));
-    add("Zmix k07", scored(layers, experts, Rule::Density, mix(&k07, &[&[Feature::Sum], &[Gap], &[Rank]], 4)));
-    use Feature::{Of};
-    let cor = |k: &Kernel, sets: &[&[Feature]], prior| Corrected::new(layers, experts, k.clone(), sets, prior);
-    add("Ysum 2,8,32", scored(layers, experts, Rule::Density, sum(&kernel(&[(2, 256), (8, 64), (32, 16)]))));
-    add("Ysum 4,16,64", scored(layers, experts, Rule::Density, sum(&kernel(&[(4, 256), (16, 64), (64, 16)]))));
-    add("Ycor gap,c8", scored(layers, experts, Rule::Density, cor(&k10, &[&[Gap, Of(1)]], 16)));
-    add("Ycor gap,c32", scored(layers, experts, Rule::Density, cor(&k10, &[&[Gap, Of(2)]], 16)));
-    add("Ycor c8,c128", scored(layers, experts, Rule::Density, cor(&k10, &[&[Of(1), Of(3)]], 16)));
-    add("Ycor gap,c32; c8,c512", scored(layers, experts, Rule::Density, cor(&k10, &[&[Gap, Of(2)], &[Of(1), Of(4)]], 16)));
-    add("Ycor c8,c32; c32,c512; gap,rank", scored(layers, experts, Rule::Density, cor(&k10, &[&[Of(1), Of(2)], &[Of(2), Of(4)], &[Gap, Rank]], 16)));
-    add("Ycor gap,c32; c8,c512; lastgap,rank", scored(layers, experts, Rule::Density, cor(&k10, &[&[Gap, Of(2)], &[Of(1), Of(4)], &[LastGap, Rank]], 16)));
+    let slow = || vec![(16, 16), (128, 16)];
+    let table = |features: &[Feature]| Table::new(layers, experts, slow(), features);
+    // Weights of `512 / half`: the mean of five rates.
+    let rates = || vec![(2, 256), (8, 64), (32, 16), (128, 4), (512, 1)];
+    let mean = || Sum::new(layers, experts, rates());
+    let corrected = |sets: &[&[Feature]]| Corrected::new(layers, experts, rates(), sets, 16);
+    let mut rows = Vec::new();
+    let (all, unified) = (Candidates::All, Scope::Unified);
+    let mut add = |name, scope, candidates, policy| rows.push(Row { name, scope, candidates, policy });
+    add("LFU 16", unified, all, scored(layers, experts, Rule::Chance, rate(16)));
+    add("LFU 64, layer", Scope::Layer, all, scored(layers, experts, Rule::Chance, rate(64)));
+    add("cyclic 8", unified, all, scored(layers, experts, Rule::Wait, rate(8)));
+    add("density 16", unified, all, scored(layers, experts, Rule::Density, rate(16)));
+    add("learned", unified, all, scored(layers, experts, Rule::Chance, table(&[Gap, Count])));
+    add("learned + cyclic", unified, all, scored(layers, experts, Rule::Wait, table(&[Gap, Count])));
+    add("learned + density", unified, all, scored(layers, experts, Rule::Density, table(&[Gap, Count])));
+    add("learned, slow count + density", unified, all, scored(layers, experts, Rule::Density, table(&[Gap, Count, Slow])));
+    let sets: [&[Feature]; 5] = [&[Gap, Count], &[Slow], &[Rank], &[LastGap], &[Layer]];
+    let mixed = Mixed::new(layers, experts, slow(), &sets, 4);
+    add("logistic + density", unified, all, scored(layers, experts, Rule::Density, mixed));
+    add("mean rate", unified, all, scored(layers, experts, Rule::Chance, mean()));
+    add("mean rate + density", unified, all, scored(layers, experts, Rule::Density, mean()));
+    let one: [&[Feature]; 1] = [&[Gap, Of(1)]];
+    add("corrected once", unified, all, scored(layers, experts, Rule::Density, corrected(&one)));
+    let three: [&[Feature]; 3] = [&[Of(1), Of(2)], &[Of(2), Of(4)], &[Gap, Rank]];
+    add("corrected", unified, all, scored(layers, experts, Rule::Density, corrected(&three)));
+    let two: [&[Feature]; 2] = [&[Of(1), Of(2)], &[Follow, Of(2)]];
+    add("followed", unified, all, scored(layers, experts, Rule::Density, corrected(&two)));
+    add("followed, wait", unified, all, scored(layers, experts, Rule::Wait, corrected(&two)));
+    let four: [&[Feature]; 4] = [&[Of(1), Of(2)], &[Of(2), Of(4)], &[Gap, Rank], &[Follow, Of(2)]];
+    add("corrected, followed", unified, all, scored(layers, experts, Rule::Density, corrected(&four)));
+    for (count, name) in [(16, "followed, oldest 16"), (32, "followed, oldest 32"), (64, "followed, oldest 64")] {
+        add(name, unified, Candidates::Oldest(count), scored(layers, experts, Rule::Density, corrected(&two)));
+    }
+    for (count, name) in [(16, "followed, behind 16"), (32, "followed, behind 32"), (64, "followed, behind 64")] {
+        let behind = Candidates::Behind { count, each: 16 };
+        add(name, unified, behind, scored(layers, experts, Rule::Density, corrected(&two)));
+    }
     rows
 }

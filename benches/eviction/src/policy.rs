@@ -46,33 +46,40 @@ pub(crate) enum Rule {
     Wait,
     /// Hits for each layer waited: `p / off`.
     Density,
-    /// `p / (off + layers * n / 16)`.
-    Softened(u64),
 }
 
-/// A predictor under a rule.
+/// A predictor under a rule. Chances are worked out once an event, for the experts of its layer.
 pub(crate) struct Scored<P> {
-    pub(crate) layers: usize,
-    pub(crate) experts: usize,
-    pub(crate) rule: Rule,
-    pub(crate) predictor: P,
+    layers: usize,
+    experts: usize,
+    rule: Rule,
+    predictor: P,
+    chance: Vec<u32>,
+}
+
+impl<P: Predictor> Scored<P> {
+    pub(crate) fn new(layers: usize, experts: usize, rule: Rule, predictor: P) -> Self {
+        Self { layers, experts, rule, predictor, chance: vec![0; layers * experts] }
+    }
 }
 
 impl<P: Predictor> Policy for Scored<P> {
     fn on_event(&mut self, layer: usize, experts: &[u16]) {
         self.predictor.on_event(layer, experts);
+        for flat in layer * self.experts..(layer + 1) * self.experts {
+            self.chance[flat] = self.predictor.chance(flat).max(1);
+        }
     }
 
     fn score(&self, flat: usize, now: usize) -> u64 {
         let layers = self.layers as u64;
         let ahead = (flat / self.experts + self.layers - now) % self.layers;
         let off = if ahead == 0 { layers } else { ahead as u64 };
-        let p = u64::from(self.predictor.chance(flat).max(1));
+        let p = u64::from(self.chance[flat]);
         match self.rule {
             Rule::Chance => p,
             Rule::Wait => (1 << 40) - ((off << 16) + layers * ((u64::from(ONE) << 16) / p)).min(1 << 40),
             Rule::Density => (p << 24) / off,
-            Rule::Softened(n) => (p << 24) / (16 * off + layers * n),
         }
     }
 }

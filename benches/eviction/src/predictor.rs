@@ -13,14 +13,15 @@ pub(crate) trait Predictor {
 /// One use, in counts that decay.
 const USE: u32 = 1 << 12;
 
-/// `count` after `turns` turns: halved every `half` of them, a straight line between.
+/// `count` after `turns` turns: halved every `half` of them, a power of two, a straight line between.
 fn decay(count: u32, turns: u32, half: u32) -> u32 {
-    let shift = turns / half;
+    let log = half.trailing_zeros();
+    let shift = turns >> log;
     if shift > 31 {
         return 0;
     }
     let count = count >> shift;
-    count - (u64::from(count) * u64::from(turns % half) / u64::from(2 * half)) as u32
+    count - ((u64::from(count) * u64::from(turns & (half - 1))) >> (log + 1)) as u32
 }
 
 /// Two buckets an octave: 0, 1, 2, 3, 4-5, 6-7, 8-11, ...
@@ -55,6 +56,36 @@ pub(crate) struct Past {
     pub(crate) rank: Vec<u8>,
     kernel: Kernel,
     count: Vec<Vec<u32>>,
+    follow: Option<Follow>,
+}
+
+/// Which experts follow which at the next event of their layer.
+#[derive(Debug, Clone)]
+struct Follow {
+    /// `pairs[flat of the first * experts + second]`.
+    pairs: Vec<u32>,
+    uses: Vec<u32>,
+    /// What each layer used last.
+    latest: Vec<Vec<u16>>,
+    /// The chance that this gives each expert, in `ONE`s.
+    chance: Vec<u32>,
+}
+
+impl Follow {
+    fn on_event(&mut self, layer: usize, ids: &[u16], experts: usize) {
+        let first = layer * experts;
+        for &old in &self.latest[layer] {
+            let old = first + usize::from(old);
+            ids.iter().for_each(|&id| self.pairs[old * experts + usize::from(id)] += 1);
+            self.uses[old] += 1;
+        }
+        self.latest[layer] = ids.to_vec();
+        let uses: u64 = ids.iter().map(|&id| u64::from(self.uses[first + usize::from(id)])).sum();
+        for expert in 0..experts {
+            let pairs = ids.iter().map(|&id| u64::from(self.pairs[(first + usize::from(id)) * experts + expert]));
+            self.chance[first + expert] = (pairs.sum::<u64>() * u64::from(ONE) / (uses + 1)) as u32;
+        }
+    }
 }
 
 /// Halves of the counts and the weight of each in their sum.
@@ -64,7 +95,7 @@ impl Past {
     pub(crate) fn new(layers: usize, experts: usize, kernel: Kernel) -> Self {
         let all = layers * experts;
         let (turn, count) = (vec![0; layers], vec![vec![0; all]; kernel.len()]);
-        Self { experts, turn, last: vec![0; all], gap: vec![0; all], rank: vec![0; all], kernel, count }
+        Self { experts, turn, last: vec![0; all], gap: vec![0; all], rank: vec![0; all], kernel, count, follow: None }
     }
 
     fn on_event(&mut self, layer: usize, experts: &[u16]) {
@@ -79,6 +110,9 @@ impl Past {
             self.gap[flat] = if self.last[flat] == 0 { 0 } else { since };
             self.last[flat] = turn;
             self.rank[flat] = rank.min(255) as u8;
+        }
+        if let Some(follow) = &mut self.follow {
+            follow.on_event(layer, experts, self.experts);
         }
     }
 
@@ -159,6 +193,8 @@ pub(crate) enum Feature {
     Layer,
     /// The count of this place in the kernel.
     Of(usize),
+    /// What the layer's last event says of the expert, beside its mean rate.
+    Follow,
     /// The weighted sum of all counts.
     Sum,
 }
@@ -172,6 +208,10 @@ impl Feature {
             Self::Slow => bucket(past.count(1, flat) >> 7).min(31),
             Self::Rank => usize::from(past.rank[flat]).min(15),
             Self::Of(which) => bucket(past.count(which, flat) >> 7).min(31),
+            Self::Follow => past.follow.as_ref().map_or(0, |follow| {
+                let lift = 256 * u64::from(follow.chance[flat]) / (u64::from(past.sum(flat)) * 9 / 128 + 1);
+                bucket(lift.min(1 << 16) as u32).min(31)
+            }),
             Self::Layer => flat / past.experts,
             Self::Sum => fine_bucket(past.sum(flat) >> 4).min(63),
         }
@@ -300,8 +340,14 @@ pub(crate) struct Corrected {
 impl Corrected {
     pub(crate) fn new(layers: usize, experts: usize, kernel: Kernel, sets: &[&[Feature]], prior: u64) -> Self {
         let cells = sets.iter().map(|set| vec![(0, 0); 64usize.pow(set.len() as u32)]).collect();
+        let mut past = Past::new(layers, experts, kernel);
+        if sets.iter().any(|set| set.contains(&Feature::Follow)) {
+            let all = layers * experts;
+            let (pairs, uses, chance) = (vec![0; all * experts], vec![0; all], vec![0; all]);
+            past.follow = Some(Follow { pairs, uses, latest: vec![Vec::new(); layers], chance });
+        }
         let sets = sets.iter().map(|set| set.to_vec()).collect();
-        Self { past: Past::new(layers, experts, kernel), sets, cells, prior: prior << 16 }
+        Self { past, sets, cells, prior: prior << 16 }
     }
 
     /// `kernel` has weights `512 / half`: `sum * 16 / 512` is the sum of `count / half`, and a rate is ln 2 of that.
