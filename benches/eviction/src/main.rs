@@ -13,7 +13,7 @@ use std::path::Path;
 use ftcache_trace::{Events, MissCurve, Optimum, Trace};
 
 use policy::{Lru, Policy, Rule, Scored};
-use predictor::{Corrected, Feature, Kernel, Mixed, Predictor, Rate, Sum, Table};
+use predictor::{Corrected, Feature, Mixed, Predictor, Rate, Sum, Table};
 use replay::{Candidates, Scope, misses};
 
 use Feature::{Count, Follow, Gap, LastGap, Layer, Of, Rank, Slow};
@@ -31,7 +31,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let folder = arguments.next().ok_or("usage: eviction FOLDER [PART OF A RULE'S NAME [PART OF A TRACE'S]]")?;
     let only = arguments.next().unwrap_or_default();
-    let mut paths: Vec<_> = std::fs::read_dir(&folder)?.map(|entry| entry.map(|it| it.path())).collect::<Result<_, _>>()?;
+    let mut paths: Vec<_> =
+        std::fs::read_dir(&folder)?.map(|entry| entry.map(|it| it.path())).collect::<Result<_, _>>()?;
     paths.retain(|path| path.to_string_lossy().ends_with(".ftr.zst"));
     let part = arguments.next().unwrap_or_default();
     paths.retain(|path| path.to_string_lossy().contains(&part));
@@ -51,19 +52,15 @@ fn run(path: &Path, only: &str) -> Result<(), Box<dyn Error>> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     println!("\n{} ({} events, {} experts used)\n", name.trim_end_matches(".ftr.zst"), events.len(), used);
     let widest = events.iter().map(|event| event.experts.len()).max().unwrap_or(0);
-    let sizes: Vec<usize> = PERCENTS
-        .iter()
-        .map(|percent| used * percent / 100)
-        .filter(|&slots| slots / layers >= widest)
-        .collect();
+    let sizes: Vec<usize> =
+        PERCENTS.iter().map(|percent| used * percent / 100).filter(|&slots| slots / layers >= widest).collect();
     if sizes.is_empty() {
         println!("(no size holds a step of each layer)");
         return Ok(());
     }
     let all = |scope| -> Vec<f64> {
-        let run = |&slots: &usize| {
-            percent(misses(&events, slots, scope, Candidates::All, &mut Lru::new(layers, experts)))
-        };
+        let run =
+            |&slots: &usize| percent(misses(&events, slots, scope, Candidates::All, &mut Lru::new(layers, experts)));
         sizes.iter().map(run).collect()
     };
     let (unified, layer) = (all(Scope::Unified), all(Scope::Layer));
@@ -126,7 +123,12 @@ fn rows(layers: usize, experts: usize) -> Vec<Row> {
     add("learned", unified, all, scored(layers, experts, Rule::Chance, table(&[Gap, Count])));
     add("learned + cyclic", unified, all, scored(layers, experts, Rule::Wait, table(&[Gap, Count])));
     add("learned + density", unified, all, scored(layers, experts, Rule::Density, table(&[Gap, Count])));
-    add("learned, slow count + density", unified, all, scored(layers, experts, Rule::Density, table(&[Gap, Count, Slow])));
+    add(
+        "learned, slow count + density",
+        unified,
+        all,
+        scored(layers, experts, Rule::Density, table(&[Gap, Count, Slow])),
+    );
     let sets: [&[Feature]; 5] = [&[Gap, Count], &[Slow], &[Rank], &[LastGap], &[Layer]];
     let mixed = Mixed::new(layers, experts, slow(), &sets, 4);
     add("logistic + density", unified, all, scored(layers, experts, Rule::Density, mixed));

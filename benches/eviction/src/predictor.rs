@@ -33,15 +33,6 @@ pub(crate) fn bucket(x: u32) -> usize {
     (2 * log - 1 + (x >> (log - 1) & 1)) as usize
 }
 
-/// Four buckets an octave.
-fn fine_bucket(x: u32) -> usize {
-    if x < 4 {
-        return x as usize;
-    }
-    let log = x.ilog2();
-    (4 * log - 4 + (x >> (log - 2) & 3)) as usize
-}
-
 /// What was seen of every expert: time in turns of its layer, which are its events.
 #[derive(Debug, Clone)]
 pub(crate) struct Past {
@@ -195,8 +186,6 @@ pub(crate) enum Feature {
     Of(usize),
     /// What the layer's last event says of the expert, beside its mean rate.
     Follow,
-    /// The weighted sum of all counts.
-    Sum,
 }
 
 impl Feature {
@@ -213,7 +202,6 @@ impl Feature {
                 bucket(lift.min(1 << 16) as u32).min(31)
             }),
             Self::Layer => flat / past.experts,
-            Self::Sum => fine_bucket(past.sum(flat) >> 4).min(63),
         }
     }
 }
@@ -228,7 +216,11 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new(layers: usize, experts: usize, kernel: Kernel, features: &[Feature]) -> Self {
-        Self { past: Past::new(layers, experts, kernel), features: features.to_vec(), cells: vec![(0, 0); 64usize.pow(features.len() as u32)] }
+        Self {
+            past: Past::new(layers, experts, kernel),
+            features: features.to_vec(),
+            cells: vec![(0, 0); 64usize.pow(features.len() as u32)],
+        }
     }
 
     fn key(&self, flat: usize) -> usize {
@@ -275,8 +267,8 @@ pub(crate) struct Mixed {
 
 /// The logistic curve, 4096 high, from -2048 to 2047 in 33 points 128 apart; 256 is one unit of the exponent.
 const CURVE: [i64; 33] = [
-    1, 2, 3, 6, 10, 16, 27, 45, 73, 120, 194, 310, 488, 747, 1101, 1546, 2047, 2549, 2994, 3348, 3607, 3785, 3901, 3975,
-    4022, 4050, 4068, 4079, 4085, 4089, 4092, 4093, 4094,
+    1, 2, 3, 6, 10, 16, 27, 45, 73, 120, 194, 310, 488, 747, 1101, 1546, 2047, 2549, 2994, 3348, 3607, 3785, 3901,
+    3975, 4022, 4050, 4068, 4079, 4085, 4089, 4092, 4093, 4094,
 ];
 
 /// Of `x` in 256ths of 256ths.
