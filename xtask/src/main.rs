@@ -24,8 +24,8 @@ usage: cargo xtask COMMAND
   demo                     builds libftcache.a, compiles the mini engine against it and runs it
   test                     runs the tests: Rust, the header, the kernels' images, the model fixtures, those of CUDA on a
                            GPU if there is one, CTest
-  sanitize                 runs CTest with the library and the tests under the address, undefined-behaviour and thread
-                           sanitizers
+  sanitize                 runs CTest with the library and the tests under the address and the thread sanitizer, the
+                           tests under the undefined-behaviour sanitizer too
   header [--check]         writes include/ftcache.h, or says whether it is fresh
   abi [--check]            writes testdata/abi.txt, what compiled programs rely on, or says what was added or broken
   install --prefix P [--libdir lib] [--debug]
