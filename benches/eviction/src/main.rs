@@ -10,11 +10,12 @@ use std::error::Error;
 use std::fs::File;
 use std::path::Path;
 
+use ftcache_policy::Eviction;
 use ftcache_trace::{Events, MissCurve, Optimum, Trace};
 
 use policy::{Lru, Policy, Rule, Scored};
 use predictor::{Corrected, Feature, Mixed, Predictor, Rate, Sum, Table};
-use replay::{Candidates, Scope, misses};
+use replay::{Candidates, Scope, misses, misses_of};
 
 use Feature::{Count, Follow, Gap, LastGap, Layer, Of, Rank, Slow};
 
@@ -83,6 +84,15 @@ fn run(path: &Path, only: &str) -> Result<(), Box<dyn Error>> {
     line("LRU, unified", &unified, false);
     line("LRU, layer", &layer, false);
     line("optimum", &best, false);
+    for (scope, name) in [(Scope::Unified, "the cache's"), (Scope::Layer, "the cache's by layer,")] {
+        for rule in Eviction::ALL {
+            let name = format!("{name} {rule}");
+            if name.contains(only) {
+                let rate = |&slots: &usize| percent(misses_of(rule, &events, slots, scope));
+                line(&name, &sizes.iter().map(rate).collect::<Vec<_>>(), true);
+            }
+        }
+    }
     let count = rows(layers, experts).len();
     for index in 0..count {
         let pick = || rows(layers, experts).swap_remove(index);

@@ -1,5 +1,7 @@
 //! The replay: slow and clear. An event is atomic, the cache starts cold, and what an event uses is never its victim.
 
+use ftcache_policy::{Eviction, ExpertId, LayerId, PoolId};
+use ftcache_residency::{Cache, Plan};
 use ftcache_trace::Events;
 
 use crate::policy::Policy;
@@ -23,6 +25,30 @@ pub(crate) enum Candidates {
 pub(crate) enum Scope {
     Unified,
     Layer,
+}
+
+/// Misses of the cache itself under one of its rules.
+pub(crate) fn misses_of(rule: Eviction, events: &Events, slots: usize, scope: Scope) -> u64 {
+    let layers = events.layers() as usize;
+    let (pools, slot_counts): (Vec<usize>, Vec<u32>) = match scope {
+        Scope::Unified => (vec![0; layers], vec![slots as u32]),
+        Scope::Layer => {
+            let bounds = |layer| (slots * (layer + 1) / layers - slots * layer / layers) as u32;
+            ((0..layers).collect(), (0..layers).map(bounds).collect())
+        }
+    };
+    let pools: Vec<_> = pools.into_iter().map(|pool| Some(PoolId::from_index(pool))).collect();
+    let mut cache = Cache::with_pools(events.experts(), &pools, &slot_counts).expect("there are few slots");
+    cache.set_eviction(rule).expect("there are few experts");
+    let (mut plan, mut routes) = (Plan::new(), Vec::new());
+    let mut misses = 0;
+    for event in events.iter() {
+        routes.clear();
+        routes.extend(event.experts.iter().map(|&id| ExpertId::new(u32::from(id))));
+        cache.ensure(LayerId::new(event.layer), &routes, &mut plan).expect("a step fits").commit();
+        misses += plan.copies().len() as u64;
+    }
+    misses
 }
 
 /// Misses with so many slots in all.

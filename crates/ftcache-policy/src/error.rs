@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::ops::Range;
 
-use crate::{BankId, Budget, LayerId, PoolId, SlotId};
+use crate::{BankId, Budget, Eviction, LayerId, PoolId, SlotId};
 
 /// A model or a geometry that cannot be had.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -441,3 +441,39 @@ impl fmt::Display for StagingError {
 }
 
 impl Error for StagingError {}
+
+/// A rule for victims that cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EvictionError {
+    /// No rule has this name.
+    UnknownName {
+        /// The name.
+        name: String,
+    },
+    /// More experts a layer than the rule can tell apart.
+    TooManyExperts {
+        /// The rule.
+        rule: Eviction,
+        /// Experts of a layer.
+        expert_count: u32,
+        /// How many there may be.
+        most: u32,
+    },
+}
+
+impl fmt::Display for EvictionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownName { name } => {
+                let names = Eviction::ALL.map(Eviction::name).join(", ");
+                write!(f, "{name:?} is no rule for victims: there are {names}")
+            }
+            Self::TooManyExperts { rule, expert_count, most } => {
+                write!(f, "layers of {expert_count} experts are too wide for eviction by {rule}: at most {most}")
+            }
+        }
+    }
+}
+
+impl Error for EvictionError {}

@@ -265,6 +265,30 @@ impl Recency {
         free_count
     }
 
+    /// Takes up to `count` slots that go first under any rule, free ones and those of stamp [`COLD`](Self::COLD), but
+    /// none of `spared`; otherwise as [`take_victims`](Self::take_victims). Returns how many were free, and how many
+    /// there were in all.
+    pub fn take_idle(
+        &mut self,
+        count: usize,
+        step: u64,
+        spared: Option<&BitSet>,
+        mut each: impl FnMut(SlotId, u64),
+    ) -> (usize, usize) {
+        let free_count = self.take_free(count, step, &mut each);
+        let cold_count = self.take_cold(count - free_count, step, spared, each);
+        (free_count, free_count + cold_count)
+    }
+
+    /// Takes a slot that is in use and stamps it with `step`, whenever it was to go. Returns the stamp that it had.
+    ///
+    /// No stamp given before may be above `step`.
+    pub fn take(&mut self, slot: SlotId, step: u64) -> u64 {
+        let stamp = self.stamp(slot);
+        self.touch(&[slot], step);
+        stamp
+    }
+
     #[inline]
     fn take_free(&mut self, most: usize, step: u64, mut each: impl FnMut(SlotId, u64)) -> usize {
         if self.free.is_empty() {

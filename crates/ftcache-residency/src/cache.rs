@@ -1,13 +1,16 @@
 //! All pools: sends a layer to its pool and keeps what they share, the map, the step counter and the statistics.
 
-use ftcache_policy::{Carried, ExpertId, FlatExpertId, Geometry, LayerId, PoolId, Recency, SlotId};
+use ftcache_policy::{
+    Carried, Eviction, EvictionError, ExpertId, FlatExpertId, Geometry, LayerId, PoolId, Recency, Scores, SlotId,
+};
 
 use crate::answers::Answers;
 use crate::flight::Flights;
 use crate::map::{Absence, Map};
 use crate::pin::Pins;
-use crate::pool::{Admission, Pool, Scratch, check_ids};
+use crate::pool::{Admission, Common, Pool, Scratch, check_ids};
 use crate::prefill::Prefill;
+use crate::ranking::Ranking;
 use crate::stats::Tally;
 use crate::verify::Verified;
 use crate::{EnsureError, Misses, Phase, Plan, PoolsError, Step};
@@ -34,6 +37,8 @@ pub struct Cache {
     pub(crate) generation: u64,
     pub(crate) prefill: Prefill,
     pub(crate) flights: Flights,
+    /// `None`: the order of victims is that of the stamps.
+    pub(crate) ranking: Option<Ranking>,
     pub(crate) scratch: Scratch,
 }
 
@@ -72,16 +77,40 @@ impl Cache {
             pins: Pins::new(experts as usize, slot_counts.len()),
             prefill: Prefill::default(),
             flights: Flights::default(),
+            ranking: None,
             scratch: Scratch::new(expert_count, slot_counts.iter().copied().max().unwrap_or(0)),
             pools,
             pool_of_layer: pool_of_layer.to_vec(),
         })
     }
 
+    /// Chooses victims by another rule from now on. Residents stay; what the rule goes by is counted from here on, also
+    /// if it is the rule already.
+    ///
+    /// # Errors
+    ///
+    /// Layers of more experts than the rule can rank.
+    pub fn set_eviction(&mut self, rule: Eviction) -> Result<(), EvictionError> {
+        rule.check(self.expert_count())?;
+        let scores = Scores::new(rule, self.layer_count(), self.expert_count());
+        let ranking = |scores| Ranking::new(scores, self.expert_count(), &self.pool_of_layer, self.pools.len());
+        self.ranking = scores.map(ranking);
+        self.reserve(self.scratch.width());
+        Ok(())
+    }
+
+    /// The rule by which victims are chosen.
+    pub fn eviction(&self) -> Eviction {
+        self.ranking.as_ref().map_or(Eviction::Lru, Ranking::rule)
+    }
+
     /// Makes room for steps of `route_count` routes without tokens or drafts, which then allocate nothing, given a plan
     /// with as much room.
     pub fn reserve(&mut self, route_count: usize) {
         self.scratch.widen(route_count);
+        if let Some(ranking) = &mut self.ranking {
+            ranking.reserve(route_count);
+        }
     }
 
     /// The same for steps with tokens, and for verify steps and their acceptance: every layer remembers one of each.
@@ -131,7 +160,8 @@ impl Cache {
             flights: !self.flights.is_empty(),
         };
         let tally = self.tally.of(&step);
-        let admitted = self.pools[pool.index()].ensure(admission, &mut self.map, tally, &mut self.scratch, plan);
+        let common = Common { map: &mut self.map, ranking: self.ranking.as_mut() };
+        let admitted = self.pools[pool.index()].ensure(admission, common, tally, &mut self.scratch, plan);
         if let Err(error) = admitted {
             tally.refused += u64::from(matches!(error, EnsureError::StepTooWide { .. }));
             return Err(error);
@@ -337,6 +367,13 @@ impl Cache {
         self.forget_answers();
     }
 
+    /// A layer has got residents that may be victims, other than by a step.
+    pub(crate) fn unrank(&mut self, layer: LayerId) {
+        if let Some(ranking) = &mut self.ranking {
+            ranking.unrank(layer);
+        }
+    }
+
     /// After something was freed: no answer holds any more, and no step has slots to be spared.
     pub(crate) fn forget_answers(&mut self) {
         self.answers.forget_all();
@@ -384,6 +421,9 @@ impl Cache {
         }
         if !self.scratch.is_clean() {
             return Err("a step has left something in scratch".to_owned());
+        }
+        if let Some(ranking) = &self.ranking {
+            ranking.check(&self.map, &self.pools)?;
         }
         self.check_pins()?;
         self.check_flights()?;

@@ -17,7 +17,8 @@ use std::fmt;
 
 use ftcache_policy::{ExpertId, FlatExpertId, LayerId, PoolId, SlotId};
 
-use crate::map::Absence;
+use crate::map::{Absence, Map};
+use crate::ranking::Slots;
 use crate::{Cache, Copy, Plan, Run, runs};
 
 /// Later copies that cannot be planned. Nothing has changed.
@@ -201,12 +202,20 @@ impl Cache {
         late.copies.extend(rows.map(|row| Copy { slot: SlotId::ABSENT, row }));
         let first = self.pools[pool.index()].first;
         let recency = &mut self.pools[pool.index()].recency;
+        let row_count = late.copies.len();
         let mut copies = late.copies.iter_mut();
         let mut evictions: usize = 0;
-        recency.take_victims_sparing(copies.len(), self.step, spared, |slot, _| {
+        let mut take = |map: &mut Map, slot| {
             copies.next().expect("as many slots are taken as there are rows").slot = slot;
             evictions += usize::from(map.vacate(first, slot, Absence::Evicted).is_some());
-        });
+        };
+        if let Some(ranking) = &mut self.ranking {
+            let slots = Slots { pool, recency, number: self.step, layer, spared: Some(spared) };
+            ranking.take_victims(row_count, slots, map);
+            ranking.taken().iter().for_each(|&(slot, _)| take(map, slot));
+        } else {
+            recency.take_victims_sparing(row_count, self.step, spared, |slot, _| take(map, slot));
+        }
         spared.clear();
         for copy in &late.copies {
             recency.pin(copy.slot);
@@ -251,6 +260,7 @@ impl Cache {
             if !self.pins.is_marked(expert) {
                 recency.unpin(slot);
             }
+            self.unrank(layer);
             landed += 1;
         }
         self.flights.stats.landed += landed as u64;

@@ -48,6 +48,7 @@ mod plan;
 mod planner;
 mod pool;
 mod prefill;
+mod ranking;
 mod rebuild;
 mod report;
 mod snapshot;

@@ -57,6 +57,12 @@ impl Place {
         self.0 < SlotId::LIMIT
     }
 
+    /// Whether it is this slot.
+    #[inline]
+    pub(crate) fn holds(self, slot: SlotId) -> bool {
+        self.0 == slot.get()
+    }
+
     /// Whether it is in no slot and not marked as pending.
     #[inline]
     pub(crate) fn is_absent(self) -> bool {

@@ -142,6 +142,7 @@ impl Cache {
                 self.pins.of_pool[pool.index()] -= 1;
                 if let Some(slot) = self.slot_of(layer, expert) {
                     self.pools[pool.index()].recency.unpin(slot);
+                    self.unrank(layer);
                 }
             }
         }

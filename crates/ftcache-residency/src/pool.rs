@@ -11,6 +11,7 @@ use ftcache_policy::{
 };
 
 use crate::map::{Absence, Expert, Map, Place, Placing, Routing};
+use crate::ranking::{Ranking, Slots};
 use crate::{Copy, EnsureError, Misses, Phase, Plan, Stats, Step, Victim};
 
 /// Buffers of an admission, shared by all pools. They keep their length; a step says how much of them it has filled.
@@ -69,6 +70,12 @@ pub(crate) struct Admission<'a> {
     pub(crate) flights: bool,
 }
 
+/// What all pools have in common and steps change.
+pub(crate) struct Common<'a> {
+    pub(crate) map: &'a mut Map,
+    pub(crate) ranking: Option<&'a mut Ranking>,
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct Pool {
     pub(crate) id: PoolId,
@@ -95,18 +102,22 @@ impl Pool {
     pub(crate) fn ensure(
         &mut self,
         admission: Admission<'_>,
-        map: &mut Map,
+        common: Common<'_>,
         tally: &mut Stats,
         scratch: &mut Scratch,
         plan: &mut Plan,
     ) -> Result<(), EnsureError> {
         let Admission { number, step, routes, .. } = admission;
+        let Common { map, mut ranking } = common;
         let is_plain = step.misses == Misses::Fetched;
         // A step of few routes fits whatever they are; only of a wider one the experts are told apart first.
         if is_plain && routes.len() > (self.open_count() - self.recency.pinned_count()) as usize {
             self.check_width(step.layer, routes, map, &mut scratch.experts)?;
         }
 
+        if let Some(ranking) = ranking.as_deref_mut().filter(|_| step.phase == Phase::Decode) {
+            ranking.count(step.layer, routes, step.continues);
+        }
         plan.begin(number, step, self.id, routes);
         scratch.widen(routes.len());
         let parts = part(routes, map.routing(step.layer), &mut scratch.hits, &mut scratch.misses);
@@ -118,15 +129,15 @@ impl Pool {
             if parts.miss_count > 0 {
                 sort_first(misses, parts.miss_count, experts);
                 let fetched = &misses[..parts.miss_count];
-                let mut placer = Placer::new(fetched, map.placing(step.layer, self.first), plan);
-                free_count = self.recency.take_victims(fetched.len(), number, |slot, stamp| placer.put(slot, stamp));
+                let placer;
+                (free_count, placer) = self.place(&admission, fetched, None, Common { map: &mut *map, ranking }, plan);
                 absences = placer.absences;
             }
             let placed =
                 Placed { distinct_hits: hit_count, fetched: parts.miss_count, free_count, absences: &absences };
             parts.count(step, routes, placed, &mut plan.stats, tally);
         } else {
-            self.admit_sparing(admission, &parts, map, tally, scratch, plan);
+            self.admit_sparing(admission, &parts, Common { map: &mut *map, ranking }, tally, scratch, plan);
         }
         answer(routes, map.layer(step.layer), parts.absent_count == 0 && plan.left_count() == 0, &mut plan.slots);
         Ok(())
@@ -137,12 +148,13 @@ impl Pool {
         &mut self,
         admission: Admission<'_>,
         parts: &Parted,
-        map: &mut Map,
+        common: Common<'_>,
         tally: &mut Stats,
         scratch: &mut Scratch,
         plan: &mut Plan,
     ) {
         let Step { layer, phase, misses: rule, .. } = *admission.step;
+        let Common { map, ranking } = common;
         let Scratch { hits, misses, experts, slots, .. } = scratch;
         let (hits, misses) = (&hits[..parts.hit_count], &mut misses[..parts.miss_count]);
         let mut pinned_hits = 0;
@@ -175,10 +187,7 @@ impl Pool {
         };
         let (fetched, left) = misses.split_at(fetched_count);
         plan.left.extend(left.iter().copied().map(ExpertId::new));
-        let mut placer = Placer::new(fetched, map.placing(layer, self.first), plan);
-        let number = admission.number;
-        let free_count =
-            (self.recency).take_victims_sparing(fetched.len(), number, slots, |slot, stamp| placer.put(slot, stamp));
+        let (free_count, mut placer) = self.place(&admission, fetched, Some(slots), Common { map, ranking }, plan);
         left.iter().chain(&*in_flight).for_each(|&row| placer.leave(row));
         let absences = placer.absences;
         let placed = Placed { distinct_hits: slots.len(), fetched: fetched.len(), free_count, absences: &absences };
@@ -187,11 +196,40 @@ impl Pool {
         slots.clear();
         match phase {
             Phase::Decode => {
-                self.recency.touch(hits, number);
+                self.recency.touch(hits, admission.number);
             }
             Phase::Verify => {}
             Phase::Prefill => self.recency.cool(plan.copies().iter().map(|copy| copy.slot)),
         }
+    }
+
+    /// Puts rows into the slots that go first, sparing those of `spared` and those that the step has stamped. Returns how
+    /// many were free.
+    #[inline]
+    fn place<'a>(
+        &mut self,
+        admission: &Admission<'_>,
+        rows: &'a [u32],
+        spared: Option<&BitSet>,
+        common: Common<'a>,
+        plan: &'a mut Plan,
+    ) -> (usize, Placer<'a>) {
+        let (number, layer) = (admission.number, admission.step.layer);
+        let Common { map, ranking } = common;
+        if let Some(ranking) = ranking {
+            let slots = Slots { pool: self.id, recency: &mut self.recency, number, layer, spared };
+            let free_count = ranking.take_victims(rows.len(), slots, map);
+            let mut placer = Placer::new(rows, map.placing(layer, self.first), plan);
+            ranking.taken().iter().for_each(|&(slot, stamp)| placer.put(slot, stamp));
+            return (free_count, placer);
+        }
+        let mut placer = Placer::new(rows, map.placing(layer, self.first), plan);
+        let put = |slot, stamp| placer.put(slot, stamp);
+        let free_count = match spared {
+            None => self.recency.take_victims(rows.len(), number, put),
+            Some(spared) => self.recency.take_victims_sparing(rows.len(), number, spared, put),
+        };
+        (free_count, placer)
     }
 
     /// Whether the distinct experts of a step fit into the slots that it may have.

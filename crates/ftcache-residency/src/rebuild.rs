@@ -95,6 +95,10 @@ impl Cache {
             pins,
             prefill: Prefill::default(),
             flights: self.flights.grounded(),
+            ranking: self
+                .ranking
+                .as_ref()
+                .map(|ranking| ranking.for_pools(expert_count, pool_of_layer, slot_counts.len())),
             scratch: Scratch::new(expert_count, slot_counts.iter().copied().max().unwrap_or(0)),
         };
         cache.reserve(self.scratch.width());

@@ -312,6 +312,9 @@ impl Cache {
         }
         *recency = Recency::with_stamps(recency.slot_count(), &stamps);
         self.pin_residents(pool);
+        if let Some(ranking) = &mut self.ranking {
+            ranking.unrank_all();
+        }
     }
 }
 

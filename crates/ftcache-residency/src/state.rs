@@ -8,7 +8,7 @@
 use std::error::Error;
 use std::fmt;
 
-use ftcache_policy::{Carried, ExpertId, FlatExpertId, LayerId, PoolId, Recency, SlotId};
+use ftcache_policy::{Carried, Eviction, ExpertId, FlatExpertId, LayerId, PoolId, Recency, SlotId};
 
 use crate::map::{ABSENT_FIRST, Absence, NOBODY, Place};
 use crate::pool::Pool;
@@ -80,6 +80,11 @@ pub enum StateError {
     },
     /// A prefill chunk is open.
     ChunkOpen,
+    /// Victims go by scores, of which a state knows nothing.
+    Scored {
+        /// The rule that they follow.
+        eviction: Eviction,
+    },
     /// An array of another length, which is one for another model or other pools.
     Length {
         /// The array.
@@ -258,6 +263,9 @@ impl fmt::Display for StateError {
                 write!(f, "pool {pool} has {in_flight_count} slots in flight; a state has 0")
             }
             Self::ChunkOpen => write!(f, "a prefill chunk is open"),
+            Self::Scored { eviction } => {
+                write!(f, "victims go by {eviction}, and a state has stamps alone, as {} needs them", Eviction::Lru)
+            }
             Self::Length { array, given, needed } => {
                 write!(f, "{array}: their number is {given} and should be {needed}")
             }
@@ -394,6 +402,10 @@ impl Cache {
     fn check_at_rest(&self) -> Result<(), StateError> {
         if self.has_open_chunk() {
             return Err(StateError::ChunkOpen);
+        }
+        let eviction = self.eviction();
+        if eviction != Eviction::Lru {
+            return Err(StateError::Scored { eviction });
         }
         for pool in &self.pools {
             let in_flight_count = self.in_flight_count(pool.id);

@@ -80,6 +80,9 @@ impl Cache {
         let number = number?;
         self.step = number;
         self.flights.offered = None;
+        if let Some(ranking) = &mut self.ranking {
+            ranking.count(layer, accepted, false);
+        }
         verified.is_open = false;
         let experts = self.map.layer(layer);
         let recency = &mut self.pools[pool.index()].recency;

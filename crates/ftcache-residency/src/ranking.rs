@@ -1,0 +1,230 @@
+//! Victims by score: the same under every rule but LRU.
+//!
+//! Between two steps of a layer its experts' chances stand still. So each layer has them worked out once, when a victim
+//! is wanted after its step, and its worst resident at hand; a victim is the worst of these by what the layer's
+//! distance makes of it. That is a look at every layer of the pool, and one at every expert of the layer that gives the
+//! victim up: the number of slots plays no part, and steps without misses rank nothing.
+
+use ftcache_policy::{BitSet, Eviction, ExpertId, LayerId, PoolId, Recency, Scores, SlotId};
+
+use crate::map::{Expert, Map};
+use crate::pool::Pool;
+
+/// The key of an expert that is no candidate.
+const NO_KEY: u64 = u64::MAX;
+
+/// The resident of a layer that goes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Worst {
+    key: u64,
+    expert: u32,
+}
+
+/// Who goes, by score.
+#[derive(Debug, Clone)]
+pub(crate) struct Ranking {
+    scores: Scores,
+    expert_count: usize,
+    layers_of: Vec<Vec<LayerId>>,
+    /// `keys[flat expert]`: of a candidate its chance, then its slot. Of a layer that is not ranked they say nothing.
+    keys: Vec<u64>,
+    /// `worst[layer]`; `None` if the layer is not ranked.
+    worst: Vec<Option<Worst>>,
+    /// The victims that were taken last, with the stamps that they had.
+    taken: Vec<(SlotId, u64)>,
+}
+
+/// What of a pool a ranking looks at.
+pub(crate) struct Slots<'a> {
+    pub(crate) pool: PoolId,
+    pub(crate) recency: &'a mut Recency,
+    /// The step that takes them, in which layer.
+    pub(crate) number: u64,
+    pub(crate) layer: LayerId,
+    /// Slots that it uses beside those that it has stamped.
+    pub(crate) spared: Option<&'a BitSet>,
+}
+
+impl Ranking {
+    pub(crate) fn new(scores: Scores, expert_count: u32, pool_of_layer: &[Option<PoolId>], pool_count: usize) -> Self {
+        let layer_count = pool_of_layer.len();
+        let mut layers_of = vec![Vec::new(); pool_count];
+        for (layer, pool) in pool_of_layer.iter().enumerate() {
+            if let Some(pool) = pool {
+                layers_of[pool.index()].push(LayerId::from_index(layer));
+            }
+        }
+        Self {
+            scores,
+            expert_count: expert_count as usize,
+            layers_of,
+            keys: vec![NO_KEY; layer_count * expert_count as usize],
+            worst: vec![None; layer_count],
+            taken: Vec::new(),
+        }
+    }
+
+    pub(crate) fn rule(&self) -> Eviction {
+        self.scores.rule()
+    }
+
+    /// The same scores for other pools.
+    pub(crate) fn for_pools(&self, expert_count: u32, pool_of_layer: &[Option<PoolId>], pool_count: usize) -> Self {
+        Self::new(self.scores.clone(), expert_count, pool_of_layer, pool_count)
+    }
+
+    /// Steps of so many routes have room.
+    pub(crate) fn reserve(&mut self, route_count: usize) {
+        self.taken.reserve(route_count.saturating_sub(self.taken.len()));
+    }
+
+    /// Counts what a step uses.
+    pub(crate) fn count(&mut self, layer: LayerId, routes: &[ExpertId], continues: bool) {
+        self.scores.count(layer, routes, continues);
+        self.unrank(layer);
+    }
+
+    /// A layer has got residents that may be victims, or its chances have changed. That it has lost some need not be
+    /// said.
+    #[inline]
+    pub(crate) fn unrank(&mut self, layer: LayerId) {
+        self.worst[layer.index()] = None;
+    }
+
+    /// All layers have got others.
+    pub(crate) fn unrank_all(&mut self) {
+        self.worst.fill(None);
+    }
+
+    /// Takes `count` victims, in their order, and stamps them. Returns how many were free; the slots are
+    /// [`taken`](Self::taken).
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer: a step must be counted before it is admitted.
+    pub(crate) fn take_victims(&mut self, count: usize, slots: Slots<'_>, map: &Map) -> usize {
+        self.taken.clear();
+        let taken = &mut self.taken;
+        let (free_count, idle_count) =
+            slots.recency.take_idle(count, slots.number, slots.spared, |slot, stamp| taken.push((slot, stamp)));
+        // What the step uses is no candidate now, and is one later.
+        self.unrank(slots.layer);
+        for _ in idle_count..count {
+            let slot = self.take_worst(&slots, map);
+            let stamp = slots.recency.take(slot, slots.number);
+            self.taken.push((slot, stamp));
+        }
+        self.unrank(slots.layer);
+        free_count
+    }
+
+    /// The victims that were taken last, with the stamps that they had.
+    pub(crate) fn taken(&self) -> &[(SlotId, u64)] {
+        &self.taken
+    }
+
+    fn take_worst(&mut self, slots: &Slots<'_>, map: &Map) -> SlotId {
+        let layers = std::mem::take(&mut self.layers_of[slots.pool.index()]);
+        let mut lowest = None;
+        for &layer in &layers {
+            if let Some(worst) = self.worst_of(layer, slots, map.layer(layer)) {
+                let score = self.scores.score((worst.key >> 32) as u32, layer, slots.layer);
+                let key = (score, worst.key as u32);
+                if lowest.is_none_or(|(lowest, _, _)| key < lowest) {
+                    lowest = Some((key, layer, worst.expert));
+                }
+            }
+        }
+        self.layers_of[slots.pool.index()] = layers;
+        let ((_, slot), layer, expert) = lowest.expect("no more victims are taken than there are candidates");
+        self.strike(layer, expert);
+        SlotId::new(slot)
+    }
+
+    /// The layer's resident that goes first, ranked anew where it has to be; `None` if it has no candidate.
+    #[inline]
+    fn worst_of(&mut self, layer: LayerId, slots: &Slots<'_>, experts: &[Expert]) -> Option<Worst> {
+        loop {
+            let Some(worst) = self.worst[layer.index()] else {
+                self.rank(layer, slots, experts);
+                continue;
+            };
+            if worst.key == NO_KEY {
+                return None;
+            }
+            let slot = SlotId::new(worst.key as u32);
+            // It may have gone since, or have been pinned.
+            if experts[worst.expert as usize].place.holds(slot) && !slots.recency.is_pinned(slot) {
+                return Some(worst);
+            }
+            self.strike(layer, worst.expert);
+        }
+    }
+
+    /// Works out the keys of a layer's candidates.
+    fn rank(&mut self, layer: LayerId, slots: &Slots<'_>, experts: &[Expert]) {
+        let keys = &mut self.keys[layer.index() * self.expert_count..][..self.expert_count];
+        for ((expert, known), key) in (0..).zip(experts).zip(keys) {
+            *key = NO_KEY;
+            if !known.place.is_slot() {
+                continue;
+            }
+            let slot = known.place.slot();
+            let is_used = slots.recency.stamp(slot) == slots.number
+                || slots.spared.is_some_and(|spared| spared.contains(slot.index()));
+            if !is_used && !slots.recency.is_pinned(slot) {
+                *key = key_of(self.scores.chance(layer, ExpertId::new(expert)), slot);
+            }
+        }
+        self.worst[layer.index()] = Some(self.find_worst(layer));
+    }
+
+    /// Takes an expert out of its layer's candidates.
+    fn strike(&mut self, layer: LayerId, expert: u32) {
+        self.keys[layer.index() * self.expert_count + expert as usize] = NO_KEY;
+        self.worst[layer.index()] = Some(self.find_worst(layer));
+    }
+
+    fn find_worst(&self, layer: LayerId) -> Worst {
+        let keys = &self.keys[layer.index() * self.expert_count..][..self.expert_count];
+        // The lowest first, and then where it is: a loop over keys alone is a fast one.
+        let key = keys.iter().fold(NO_KEY, |lowest, &key| lowest.min(key));
+        let expert = if key == NO_KEY { 0 } else { keys.iter().position(|&it| it == key).expect("it is there") };
+        Worst { key, expert: expert as u32 }
+    }
+
+    /// Recomputes the keys of every layer that is ranked; for tests.
+    ///
+    /// # Errors
+    ///
+    /// A candidate without its key, or a layer whose worst is another.
+    pub(crate) fn check(&self, map: &Map, pools: &[Pool]) -> Result<(), String> {
+        for (pool, layers) in pools.iter().zip(&self.layers_of) {
+            for &layer in layers {
+                let Some(worst) = self.worst[layer.index()] else { continue };
+                if worst != self.find_worst(layer) {
+                    return Err(format!("layer {layer} has another worst than {worst:?}"));
+                }
+                let keys = &self.keys[layer.index() * self.expert_count..][..self.expert_count];
+                for ((expert, known), &key) in (0..).zip(map.layer(layer)).zip(keys) {
+                    if !known.place.is_slot() || pool.recency.is_pinned(known.place.slot()) {
+                        continue;
+                    }
+                    let slot = known.place.slot();
+                    let right = key_of(self.scores.chance(layer, ExpertId::new(expert)), slot);
+                    // Slots of stamp 1 are found without a ranking.
+                    if key != right && pool.recency.stamp(slot) != Recency::COLD {
+                        return Err(format!("layer {layer} expert {expert} has key {key:x} and not {right:x}"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Keys of one layer are in the order of its scores, then of slots.
+#[inline]
+fn key_of(chance: u32, slot: SlotId) -> u64 {
+    u64::from(chance) << 32 | u64::from(slot.get())
+}
