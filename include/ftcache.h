@@ -437,6 +437,33 @@ typedef uint32_t ftcache_admission;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// Which rule says who goes. Free slots go first, then what prefill brought and no decode step has used since; ties go
+// to the lower slot. All but LRU keep what they go by in host memory, some 300 bytes an expert for
+// FTCACHE_EVICTION_LEARNED.
+enum ftcache_eviction
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // The least recently used: exact, and the only one with admission on the device.
+    FTCACHE_EVICTION_LRU = 0,
+    // The least used of late: a use counts half after 64 steps of its layer.
+    FTCACHE_EVICTION_LFU = 1,
+    // The same with a half of 16 steps, over the number of layers until the expert's layer comes again: what the next
+    // layers are about to ask for stays.
+    FTCACHE_EVICTION_CYCLIC = 2,
+    // The same with six halves from 1 to 1,024 steps and with what followed the layer's last routes before, each as
+    // much as it has said of the uses so far.
+    FTCACHE_EVICTION_LEARNED = 3,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum ftcache_eviction ftcache_eviction;
+#else
+typedef uint32_t ftcache_eviction;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // Why a layer has slots, or has none.
 enum ftcache_layer_state
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -759,7 +786,7 @@ typedef struct ftcache_tag {
 } ftcache_tag;
 
 // What is wanted. All zeros but for a budget is a good beginning: one request, unified pools, borrowed staging with
-// overlap, every miss fetched, admission on the host.
+// overlap, every miss fetched, admission on the host, eviction by LRU.
 //
 // Exactly one of budget, budget_bytes and slot_count is set. A byte budget covers the arenas with their pads and the
 // layers that lie on the device as a whole; dedicated staging and tables come on top. Nothing that is asked for is
@@ -863,8 +890,8 @@ typedef struct ftcache_settings {
     const char *device_name;
     // 1: the fraction of fetch_rule is each layer's by the rates.
     uint32_t fetch_measured;
-    // 0.
-    uint32_t reserved;
+    // An ftcache_eviction. Every rule but LRU is refused with FTCACHE_ADMISSION_DEVICE and FTCACHE_STRATEGY_CPU.
+    uint32_t eviction;
     // Tags that the CPU can compute; NULL if it can compute all.
     const struct ftcache_tag *cpu_tags;
     // How many.

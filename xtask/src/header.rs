@@ -28,7 +28,7 @@ const SOURCES: [&str; 19] = [
 ];
 
 /// Enums that are reached through integer fields only.
-const ENUMS: [&str; 20] = [
+const ENUMS: [&str; 21] = [
     "ftcache_keep",
     "ftcache_scope",
     "ftcache_split",
@@ -38,6 +38,7 @@ const ENUMS: [&str; 20] = [
     "ftcache_fetch_rule",
     "ftcache_fetch_order",
     "ftcache_admission",
+    "ftcache_eviction",
     "ftcache_layer_state",
     "ftcache_log_level",
     "ftcache_device",

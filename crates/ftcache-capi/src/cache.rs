@@ -198,6 +198,7 @@ fn make(configuration: &Configuration, config: &ftcache_config, device: AnyDevic
             Cache::with_loader(unsafe { Loader::in_memory(geometry, device, &arenas) }?)
         }
     };
+    cache.set_eviction(configuration.eviction())?;
     if config.bounce_entry_count > 0 {
         let default = BounceSize::default();
         cache.set_bounce(BounceSize {
@@ -341,6 +342,7 @@ pub(crate) const PLANNED_FLIGHTS: usize = 2;
 fn plan_only(configuration: &Configuration, config: &ftcache_config) -> Result<Engine, Failure> {
     let geometry = configuration.geometry();
     let mut cache = residency::Cache::new(geometry);
+    cache.set_eviction(configuration.eviction())?;
     cache.reserve(reserved_routes(geometry));
     cache.reserve_flights(PLANNED_FLIGHTS);
     if let Some(staging) = configuration.staging() {

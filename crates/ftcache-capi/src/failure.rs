@@ -1,10 +1,11 @@
 //! What did not succeed, as C is told it: a status by which code can tell errors apart, and the message.
 
 use ftcache_core::policy::{BytesError, ConfigurationError, CpuLayersError, ProfileError, RatesError};
+use ftcache_core::residency::StateError;
 use ftcache_core::transfer::{ArenaError, AttachError, LinkError, LoadArenaError, RegisterError};
 use ftcache_core::{
-    BankError, DeviceError, DeviceModeError, DriverError, EnsureError, Error, GeometryError, PinError, PlannerError,
-    PoolsError, RebuildError, SnapshotError, StageError,
+    BankError, DeviceError, DeviceModeError, DriverError, EnsureError, Error, EvictionError, GeometryError, PinError,
+    PlannerError, PoolsError, RebuildError, SnapshotError, StageError,
 };
 
 use ftcache_trace::TraceError;
@@ -107,9 +108,10 @@ fn of_device_mode(error: &DeviceModeError) -> ftcache_status {
         DeviceModeError::Device(error) => of_device(error),
         DeviceModeError::Step(error) => of_step(error),
         DeviceModeError::Bank(error) => of_bank(error),
-        DeviceModeError::NotDirect { .. } | DeviceModeError::NoStaging | DeviceModeError::Unsupported { .. } => {
-            ftcache_status::Unsupported
-        }
+        DeviceModeError::State(StateError::Scored { .. })
+        | DeviceModeError::NotDirect { .. }
+        | DeviceModeError::NoStaging
+        | DeviceModeError::Unsupported { .. } => ftcache_status::Unsupported,
         DeviceModeError::OnDevice | DeviceModeError::OnHost | DeviceModeError::ChunkOpen => ftcache_status::OutOfOrder,
         DeviceModeError::UnknownBuffer { .. } => ftcache_status::OutOfRange,
         _ => ftcache_status::InvalidArgument,
@@ -154,7 +156,7 @@ fn status_of(error: &Error) -> ftcache_status {
         Error::Fault(_) => ftcache_status::LaunchRefused,
         Error::Unavailable(_) => ftcache_status::Unavailable,
         Error::UnknownPool { .. } | Error::UnknownSlot { .. } => ftcache_status::OutOfRange,
-        Error::OtherLayouts | Error::RowBytes { .. } => ftcache_status::InvalidArgument,
+        Error::OtherLayouts | Error::RowBytes { .. } | Error::Eviction(_) => ftcache_status::InvalidArgument,
         _ => ftcache_status::Device,
     }
 }
@@ -182,6 +184,7 @@ by! {
     GeometryError => |_| ftcache_status::Unsatisfiable,
     ConfigurationError => |_| ftcache_status::Unsatisfiable,
     BytesError => |_| ftcache_status::InvalidArgument,
+    EvictionError => |_| ftcache_status::InvalidArgument,
     CpuLayersError => |_| ftcache_status::InvalidArgument,
     ProfileError => |_| ftcache_status::InvalidArgument,
     RatesError => |_| ftcache_status::InvalidArgument,

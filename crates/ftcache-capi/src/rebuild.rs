@@ -177,6 +177,9 @@ pub unsafe extern "C" fn ftcache_rebuild(
                 if let Some(staging) = configuration.staging() {
                     rebuilt.set_staging(staging.clone(), configuration.small_row_bytes())?;
                 }
+                if rebuilt.eviction() != configuration.eviction() {
+                    rebuilt.set_eviction(configuration.eviction())?;
+                }
                 rebuilt.reserve(reserved_routes(configuration.geometry()));
                 rebuilt.reserve_flights(PLANNED_FLIGHTS);
                 planner.go_on_with(rebuilt)?;

@@ -6,9 +6,9 @@ use ftcache_core::policy::{
     Admission, CpuCode, CpuLayers, Fetch, FetchChoice, FetchRule, Fraction, Model, OtherModel, Pair, Point, Profile,
     Rates, Reserve, Rounding, Settings, Split, StagingPlace, Strategy, StrategyChoice, TagLimit, parse_budget,
 };
-use ftcache_core::{Budget, Constraints, FetchOrder, LayerId, Scope, TailPad};
+use ftcache_core::{Budget, Constraints, Eviction, FetchOrder, LayerId, Scope, TailPad};
 
-use crate::boundary::{SizedStruct, array, flag, reserved, text};
+use crate::boundary::{SizedStruct, array, flag, text};
 use crate::failure::Failure;
 
 /// Which layers share a pool of slots.
@@ -96,6 +96,24 @@ pub enum ftcache_fetch_order {
     Lowest = 1,
 }
 
+/// Which rule says who goes. Free slots go first, then what prefill brought and no decode step has used since; ties go
+/// to the lower slot. All but LRU keep what they go by in host memory, some 300 bytes an expert for
+/// FTCACHE_EVICTION_LEARNED.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ftcache_eviction {
+    /// The least recently used: exact, and the only one with admission on the device.
+    Lru = 0,
+    /// The least used of late: a use counts half after 64 steps of its layer.
+    Lfu = 1,
+    /// The same with a half of 16 steps, over the number of layers until the expert's layer comes again: what the next
+    /// layers are about to ask for stays.
+    Cyclic = 2,
+    /// The same with six halves from 1 to 1,024 steps and with what followed the layer's last routes before, each as
+    /// much as it has said of the uses so far.
+    Learned = 3,
+}
+
 /// Where steps are admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -160,7 +178,7 @@ pub struct ftcache_rate {
 }
 
 /// What is wanted. All zeros but for a budget is a good beginning: one request, unified pools, borrowed staging with
-/// overlap, every miss fetched, admission on the host.
+/// overlap, every miss fetched, admission on the host, eviction by LRU.
 ///
 /// Exactly one of budget, budget_bytes and slot_count is set. A byte budget covers the arenas with their pads and the
 /// layers that lie on the device as a whole; dedicated staging and tables come on top. Nothing that is asked for is
@@ -266,8 +284,8 @@ pub struct ftcache_settings {
     pub device_name: *const c_char,
     /// 1: the fraction of fetch_rule is each layer's by the rates.
     pub fetch_measured: u32,
-    /// 0.
-    pub reserved: u32,
+    /// An ftcache_eviction. Every rule but LRU is refused with FTCACHE_ADMISSION_DEVICE and FTCACHE_STRATEGY_CPU.
+    pub eviction: u32,
     /// Tags that the CPU can compute; NULL if it can compute all.
     pub cpu_tags: *const ftcache_tag,
     /// How many.
@@ -384,7 +402,13 @@ pub(crate) unsafe fn settings_of(given: &ftcache_settings, model: &Model) -> Res
         settings.cpu_layers = CpuLayers::parse(written)?;
     }
     settings.pinnable_bytes = (given.pinnable_bytes > 0).then_some(given.pinnable_bytes);
-    reserved(given.reserved, "settings->reserved")?;
+    settings.eviction = match given.eviction {
+        rule if rule == ftcache_eviction::Lru as u32 => Eviction::Lru,
+        rule if rule == ftcache_eviction::Lfu as u32 => Eviction::Lfu,
+        rule if rule == ftcache_eviction::Cyclic as u32 => Eviction::Cyclic,
+        rule if rule == ftcache_eviction::Learned as u32 => Eviction::Learned,
+        other => return Err(not_a("settings->eviction", other, "ftcache_eviction")),
+    };
     // SAFETY: pointers as the header says of them, by the caller's word.
     unsafe { read_profile(given, model, &mut settings) }?;
     // SAFETY: as above.

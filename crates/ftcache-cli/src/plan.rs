@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use ftcache::policy::{
-    Admission, BankId, Budget, Configuration, Constraints, CpuCode, CpuLayers, Cut, Fetch, FetchChoice, FetchOrder,
-    FetchRule, Fraction, LayerId, Model, OtherModel, RankView, Reserve, Rounding, Scope, Settings, Split, StagingPlace,
-    Strategy, StrategyChoice, TagLimit, TailPad, parse_budget, parse_bytes,
+    Admission, BankId, Budget, Configuration, Constraints, CpuCode, CpuLayers, Cut, Eviction, Fetch, FetchChoice,
+    FetchOrder, FetchRule, Fraction, LayerId, Model, OtherModel, RankView, Reserve, Rounding, Scope, Settings, Split,
+    StagingPlace, Strategy, StrategyChoice, TagLimit, TailPad, parse_budget, parse_bytes,
 };
 use ftcache_model::MoeModel;
 use ftcache_model::measured::{read_profile, read_rates};
@@ -82,6 +82,9 @@ pub(crate) struct Arguments {
     /// Where steps are admitted
     #[arg(long, value_enum, default_value_t, help_heading = "Decode")]
     admission: AdmissionArgument,
+    /// Which rule says who goes: lru, lfu, cyclic, learned
+    #[arg(long, value_name = "RULE", default_value_t, help_heading = "Decode")]
+    eviction: Eviction,
     /// Where misses are computed
     #[arg(long, value_enum, default_value_t, help_heading = "Decode")]
     strategy: StrategyArgument,
@@ -413,6 +416,7 @@ fn settings(arguments: &Arguments, blocks: &[u32]) -> Result<Settings, Failure> 
         AdmissionArgument::Host => Admission::Host,
         AdmissionArgument::Device => Admission::Device,
     };
+    settings.eviction = arguments.eviction;
     settings.strategy = match arguments.strategy {
         StrategyArgument::Offload => StrategyChoice::Fixed(Strategy::Offload),
         StrategyArgument::Hybrid => StrategyChoice::Fixed(Strategy::Hybrid),

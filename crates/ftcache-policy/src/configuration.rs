@@ -8,9 +8,9 @@
 use crate::search::Search;
 use crate::settings::{CpuCode, FetchChoice, OtherModel, Settings, StagingPlace, StrategyChoice};
 use crate::{
-    Admission, Budget, ConfigurationError, CpuLayers, Fetch, FetchOrder, FetchRule, Fraction, Geometry, GeometryError,
-    LayerId, LayoutKey, Model, PoolId, Recommendation, Rounding, SMALL_ROW_BYTES, Split, Staging, StagingError,
-    Strategy,
+    Admission, Budget, ConfigurationError, CpuLayers, Eviction, Fetch, FetchOrder, FetchRule, Fraction, Geometry,
+    GeometryError, LayerId, LayoutKey, Model, PoolId, Recommendation, Rounding, SMALL_ROW_BYTES, Split, Staging,
+    StagingError, Strategy,
 };
 
 /// Why a layer holds no slots.
@@ -271,6 +271,11 @@ impl Configuration {
         self.settings.fetch_order.unwrap_or_default()
     }
 
+    /// Which rule says who goes.
+    pub fn eviction(&self) -> Eviction {
+        self.settings.eviction
+    }
+
     /// Banks with rows narrower than this are staged whole.
     pub fn small_row_bytes(&self) -> u64 {
         self.settings.small_row_bytes.unwrap_or(SMALL_ROW_BYTES)
@@ -448,6 +453,7 @@ fn choose_strategy(model: &Model, settings: &Settings, cached: &[LayerId]) -> Re
         let because = "nothing is admitted where the CPU computes every expert";
         return Err(ConfigurationError::Ignored { setting: "admission on the device", because });
     }
+    check_eviction(model, settings, strategy)?;
     if settings.constraints.staging_only && strategy != Strategy::Cpu {
         return Err(ConfigurationError::Ignored { setting: "strategy", because: "slots only stage prefill" });
     }
@@ -475,6 +481,20 @@ fn choose_strategy(model: &Model, settings: &Settings, cached: &[LayerId]) -> Re
         }
     }
     Ok(strategy)
+}
+
+/// Whether victims can be chosen by the rule that is asked for, where steps are admitted.
+fn check_eviction(model: &Model, settings: &Settings, strategy: Strategy) -> Result<(), ConfigurationError> {
+    let eviction = settings.eviction;
+    eviction.check(model.expert_count()).map_err(ConfigurationError::Eviction)?;
+    if eviction != Eviction::Lru && strategy == Strategy::Cpu {
+        let because = "nothing is admitted where the CPU computes every expert";
+        return Err(ConfigurationError::Ignored { setting: "eviction", because });
+    }
+    if eviction != Eviction::Lru && settings.admission == Admission::Device {
+        return Err(ConfigurationError::EvictionOnDevice { eviction });
+    }
+    Ok(())
 }
 
 /// How many misses of a layer a hybrid step fetches. All, if the CPU has no code for it; `None`, if that is to be

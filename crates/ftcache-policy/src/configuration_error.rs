@@ -4,7 +4,10 @@ use std::error::Error;
 use std::fmt;
 
 use crate::error::write_whole;
-use crate::{BankId, Budget, ExpertId, GeometryError, LayerId, ProfileError, Reserve, StagingError, Strategy};
+use crate::{
+    BankId, Budget, Eviction, EvictionError, ExpertId, GeometryError, LayerId, ProfileError, Reserve, StagingError,
+    Strategy,
+};
 
 /// Layers that cannot be left to the CPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -354,6 +357,13 @@ pub enum ConfigurationError {
         /// Free bytes.
         free: u64,
     },
+    /// A rule for victims that the model is too wide for.
+    Eviction(EvictionError),
+    /// Kernels choose the least recently used, and another rule is asked for.
+    EvictionOnDevice {
+        /// The rule.
+        eviction: Eviction,
+    },
     /// A setting that would have no effect.
     Ignored {
         /// The setting.
@@ -475,6 +485,10 @@ impl fmt::Display for ConfigurationError {
             Self::ResidentTwice { layer } => write!(f, "layer {layer} is to lie on the device twice"),
             Self::PastFree { needed, reserved, free } => {
                 write!(f, "{needed} bytes are to be set aside beside reserves of {reserved}; {free} are free")
+            }
+            Self::Eviction(error) => error.fmt(f),
+            Self::EvictionOnDevice { eviction } => {
+                write!(f, "admission on the device evicts by {} alone, and eviction is {eviction}", Eviction::Lru)
             }
             Self::Ignored { setting, because } => write!(f, "{setting} would have no effect: {because}"),
             Self::NoCpuCode { strategy, layer, tag } => {

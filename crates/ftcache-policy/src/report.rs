@@ -57,6 +57,7 @@ impl Configuration {
             self.cpu_layers_in_effect(),
             as_asked("resident layers", listed(&settings.resident_layers.iter().map(|l| l.get()).collect::<Vec<_>>())),
             as_asked("admission", settings.admission.to_string()),
+            as_asked("eviction", settings.eviction.to_string()),
             as_asked("slot limit", self.slot_limits()),
             as_asked("alignment", format!("{} bytes", constraints.alignment)),
             as_asked("slot pad", format!("{} bytes", constraints.slot_pad_bytes)),

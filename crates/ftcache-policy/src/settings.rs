@@ -1,6 +1,8 @@
 //! What is asked of a configuration: constraints, and everything around them that an engine or its user may set.
 
-use crate::{Admission, Constraints, CpuLayers, Fetch, FetchOrder, LayerId, LayoutKey, Rates, Rounding, Strategy};
+use crate::{
+    Admission, Constraints, CpuLayers, Eviction, Fetch, FetchOrder, LayerId, LayoutKey, Rates, Rounding, Strategy,
+};
 
 /// Where prefill stages whole layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -99,6 +101,8 @@ pub struct Settings {
     pub small_row_bytes: Option<u64>,
     /// Where steps are admitted.
     pub admission: Admission,
+    /// Which rule says who goes.
+    pub eviction: Eviction,
     /// How misses are computed.
     pub strategy: StrategyChoice,
     /// How many misses a hybrid step fetches; by the rates, carried, if it is not said.
@@ -136,6 +140,7 @@ impl Settings {
             overlap: true,
             small_row_bytes: None,
             admission: Admission::Host,
+            eviction: Eviction::Lru,
             strategy: StrategyChoice::Fixed(Strategy::Offload),
             fetch: None,
             fetch_order: None,

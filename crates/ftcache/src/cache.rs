@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use ftcache_policy::{BankId, ExpertId, Geometry, LayerId, Pool, PoolId, SlotId, SlotRange};
+use ftcache_policy::{BankId, Eviction, ExpertId, Geometry, LayerId, Pool, PoolId, SlotId, SlotRange};
 use ftcache_residency as residency;
 use ftcache_transfer::{
     ArenaReport, BankError, BounceSize, Device, HostAccess, HostArena, HostMemory, HostRows, LinkError, LoadReport,
@@ -79,6 +79,16 @@ impl<D: Device> Cache<D> {
             later: None,
             loader,
         }
+    }
+
+    /// Chooses victims by another rule from now on; see [`residency::Cache::set_eviction`].
+    ///
+    /// # Errors
+    ///
+    /// Layers of more experts than the rule can rank; a residency that is on the device, where victims go by LRU.
+    pub fn set_eviction(&mut self, rule: Eviction) -> Result<(), Error> {
+        self.check_with_host()?;
+        Ok(self.residency.set_eviction(rule)?)
     }
 
     /// Gives the cache a bounce buffer: pinned memory through which rows go that the device cannot read where they lie,

@@ -1,6 +1,6 @@
 //! What a call on the cache can refuse.
 
-use ftcache_policy::{BankId, LayerId, PoolId, SlotId};
+use ftcache_policy::{BankId, EvictionError, LayerId, PoolId, SlotId};
 use ftcache_residency::{EnsureError, PinError, PoolsError, SnapshotError, StageError};
 use ftcache_transfer::{
     ApplyError, AttachError, BankError, BringBackFailure, DeviceError, DeviceModeError, FaultReport, LoadArenaError,
@@ -18,6 +18,9 @@ pub enum Error {
     /// Experts cannot be pinned.
     #[error(transparent)]
     Pin(#[from] PinError),
+    /// Layers that are too wide for a rule for victims.
+    #[error(transparent)]
+    Eviction(#[from] EvictionError),
     /// Rows on the host cannot serve a bank, or are not attached.
     #[error(transparent)]
     Bank(#[from] BankError),

@@ -44,9 +44,9 @@ pub use cache::{Cache, SlotSpan, reserved_routes};
 pub use error::Error;
 pub use ftcache_policy as policy;
 pub use ftcache_policy::{
-    BankId, Budget, BytesError, Configuration, Constraints, ExpertId, FlatExpertId, Geometry, GeometryError, LayerId,
-    LayoutKey, Model, Pool, PoolBounds, PoolId, Quantisation, SMALL_ROW_BYTES, Scope, SlotId, SlotRange, Staging,
-    TailPad, parse_bytes,
+    BankId, Budget, BytesError, Configuration, Constraints, Eviction, EvictionError, ExpertId, FlatExpertId, Geometry,
+    GeometryError, LayerId, LayoutKey, Model, Pool, PoolBounds, PoolId, Quantisation, SMALL_ROW_BYTES, Scope, SlotId,
+    SlotRange, Staging, TailPad, parse_bytes,
 };
 pub use ftcache_residency as residency;
 pub use ftcache_residency::{

@@ -51,7 +51,8 @@ impl<D: Device> Cache<D> {
         self.rebuild_with(geometry, keep, most_bytes, self.prefill.asked)
     }
 
-    /// As [`rebuild`](Self::rebuild), with the pools and the staging of a configuration of the same model.
+    /// As [`rebuild`](Self::rebuild), with the pools, the staging and the rule for victims of a configuration of the
+    /// same model. What another rule goes by is counted from here on.
     ///
     /// # Errors
     ///
@@ -62,7 +63,12 @@ impl<D: Device> Cache<D> {
         keep: Keep,
         most_bytes: u64,
     ) -> Result<RebuildReport, Error> {
-        self.rebuild_with(configuration.geometry().clone(), keep, most_bytes, Asked::of(configuration))
+        let geometry = configuration.geometry().clone();
+        let report = self.rebuild_with(geometry, keep, most_bytes, Asked::of(configuration))?;
+        if self.residency.eviction() != configuration.eviction() {
+            self.residency.set_eviction(configuration.eviction())?;
+        }
+        Ok(report)
     }
 
     fn rebuild_with(

@@ -29,6 +29,7 @@ fn a_mixed_quant_model_gets_988_and_202_slots() {
     cpu layers       none                    none
     resident layers  none                    none
     admission        host                    host
+    eviction         lru                     lru
     slot limit       none                    none
     alignment        1 bytes                 1 bytes
     slot pad         0 bytes                 0 bytes
@@ -183,6 +184,7 @@ fn a_whole_configuration_is_planned() {
     cpu layers       2                       blocks 2, 47                      taken from both ends
     resident layers  none                    none
     admission        device                  device
+    eviction         lru                     lru
     slot limit       Q4_K=992                Q4_K=992
     alignment        1 bytes                 1 bytes
     slot pad         0 bytes                 0 bytes
@@ -360,6 +362,11 @@ fn a_plan_as_json() {
         "cpu_layers": {
           "asked": "none",
           "effective": "none",
+          "reason": null
+        },
+        "eviction": {
+          "asked": "lru",
+          "effective": "lru",
           "reason": null
         },
         "fetch": {
