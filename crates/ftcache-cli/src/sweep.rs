@@ -245,7 +245,8 @@ impl Line {
 }
 
 impl ExpertBytes {
-    fn new(given: Option<u64>, header: &Header) -> Option<Self> {
+    /// Of the bytes that are given, or else of the trace's own; none where there are neither.
+    pub(crate) fn new(given: Option<u64>, header: &Header) -> Option<Self> {
         let by_layer = given.map_or_else(|| header.expert_bytes.clone().unwrap_or_default(), |bytes| vec![bytes]);
         let sum: u128 = by_layer.iter().map(|&bytes| u128::from(bytes)).sum();
         let (least, most) = (*by_layer.iter().min()?, *by_layer.iter().max()?);

@@ -20,6 +20,8 @@
 //! the cache refuses that step, and there is no answer. Judging the experts of a step one after another, as the
 //! textbook does, would count a step's own experts against each other.
 
+use std::ops::Range;
+
 use crate::Events;
 use crate::random::SplitMix;
 use crate::recency::Recency;
@@ -139,10 +141,27 @@ impl MissCurve {
 
     /// The fewest slots whose share of hits is at least `hit_rate`, from 0 to 1; `None` if no size reaches it.
     pub fn slots_for(&self, hit_rate: f64) -> Option<usize> {
-        let reaches = |misses: u64| (self.uses - misses) as f64 >= hit_rate * self.uses as f64;
-        let index = self.misses.partition_point(|&misses| !reaches(misses));
+        let index = self.misses.partition_point(|&misses| !reaches(hit_rate, self.uses, misses));
         (self.uses > 0 && index < self.misses.len()).then_some(self.least + index)
     }
+}
+
+/// Whether so many misses leave a share of hits of at least `hit_rate`.
+pub(crate) fn reaches(hit_rate: f64, uses: u64, misses: u64) -> bool {
+    (uses - misses) as f64 >= hit_rate * uses as f64
+}
+
+/// The first of the sizes that passes, where none fails after one that passes; their end if none does.
+pub(crate) fn first_size(sizes: Range<usize>, passes: impl Fn(usize) -> bool) -> usize {
+    let Range { start: mut low, end: mut high } = sizes;
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match passes(middle) {
+            true => high = middle,
+            false => low = middle + 1,
+        }
+    }
+    low
 }
 
 /// `reuses[d]`: uses of an expert that the first `d` most recent have and the first `d - 1` have not.
@@ -190,6 +209,17 @@ impl LayerCurves {
     pub fn miss_rate_equal(&self, slots: usize) -> Option<f64> {
         let misses = self.misses_equal(slots)?;
         (self.uses() > 0).then(|| misses as f64 / self.uses() as f64)
+    }
+
+    /// The fewest slots over all layers, shared out equally, whose share of hits is at least `hit_rate`, from 0 to 1;
+    /// `None` if no size reaches it.
+    pub fn slots_for_equal(&self, hit_rate: f64) -> Option<usize> {
+        // From here on every layer has all the experts that it uses.
+        let most = self.layers.len() * self.layers.iter().map(MissCurve::most_slots).max().unwrap_or(0);
+        let uses = self.uses();
+        let passes = |slots| self.misses_equal(slots).is_some_and(|misses| reaches(hit_rate, uses, misses));
+        let slots = first_size(0..most + 1, passes);
+        (uses > 0 && slots <= most).then_some(slots)
     }
 }
 
@@ -247,6 +277,7 @@ mod tests {
         let idle = &curves.layers()[1];
         assert_eq!((idle.uses(), idle.least_slots(), idle.most_slots(), idle.misses(0)), (0, 0, 0, Some(0)));
         assert_eq!((idle.miss_rate(5), idle.slots_for(0.0)), (None, None));
+        assert_eq!([0.0, 0.1].map(|hit_rate| curves.slots_for_equal(hit_rate)), [Some(1), None]);
         // The first layer gets the odd slot.
         assert_eq!([0, 1, 2].map(|slots| curves.misses_equal(slots)), [None, Some(1), Some(1)]);
         assert_eq!(curves.miss_rate_equal(1), Some(1.0));

@@ -146,6 +146,46 @@ fn the_size_for_a_hit_rate_is_the_least_that_has_it() {
     assert_eq!(curve.slots_for(1.0), None);
 }
 
+/// Against all sizes, one after another: a pool a layer, the slots in equal shares; one pool; and the optimum.
+#[test]
+fn sizes_for_hit_rates_are_the_first_of_all_sizes_that_have_them() {
+    let (mut reached, mut out_of_reach) = (0, 0);
+    for (name, trace) in traces() {
+        for batch in [1, 4] {
+            let events = Events::batched(&trace, batch);
+            let all_steps = steps(&events, None);
+            let layers: Vec<Vec<Vec<Expert>>> = (0..events.layers()).map(|layer| steps(&events, Some(layer))).collect();
+            let count = layers.len();
+            let most = count * events.experts() as usize;
+            let per_layer = |slots: usize| -> Option<u64> {
+                let share = |layer: usize| slots / count + usize::from(layer < slots % count);
+                let fits = layers.iter().enumerate().all(|(layer, steps)| widest(steps) <= share(layer));
+                fits.then(|| layers.iter().enumerate().map(|(layer, steps)| lru_by_order(steps, share(layer))).sum())
+            };
+            let unified = |slots: usize| (slots >= widest(&all_steps)).then(|| lru_by_order(&all_steps, slots));
+            let optimum = Optimum::unified(&events);
+            let (curve, curves) = (MissCurve::lru(&events), LayerCurves::lru(&events));
+            let misses: [Vec<Option<u64>>; 3] = [
+                (0..=most).map(per_layer).collect(),
+                (0..=most).map(unified).collect(),
+                (0..=most).map(|slots| optimum.misses(slots)).collect(),
+            ];
+            for percent in [0, 30, 50, 80, 85, 90, 100] {
+                let first = |misses: &Vec<Option<u64>>| {
+                    let hits = |misses: u64| 100 * (events.use_count() - misses) >= percent * events.use_count();
+                    misses.iter().position(|misses| misses.is_some_and(hits))
+                };
+                let hit_rate = percent as f64 / 100.0;
+                let found = [curves.slots_for_equal(hit_rate), curve.slots_for(hit_rate), optimum.slots_for(hit_rate)];
+                assert_eq!(found, misses.each_ref().map(first), "{name}, batch {batch}, {percent} %");
+                reached += found.iter().flatten().count();
+                out_of_reach += found.iter().filter(|slots| slots.is_none()).count();
+            }
+        }
+    }
+    assert!(reached > 500 && out_of_reach > 200, "{reached} sizes, {out_of_reach} out of reach");
+}
+
 /// The curve breaks ties in another way than the cache. How far that moves a miss rate is a fact about the traces, kept
 /// here so that a change is seen. In points, above zero where the cache misses more. The farthest are steps of a batch
 /// that fill nearly the whole cache, where few uses make a point.
