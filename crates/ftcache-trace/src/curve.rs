@@ -46,6 +46,13 @@ impl MissCurve {
         Self::exact(&Uses::unified(events))
     }
 
+    /// As [`MissCurve::lru`], of the steps alone whose first token is one of `tokens`. Steps before them fill the cache,
+    /// so that the curves of the parts of a trace add up to that of the whole.
+    pub fn lru_within(events: &Events, tokens: Range<u64>) -> Self {
+        let is_counted: Vec<bool> = events.iter().map(|event| tokens.contains(&event.token)).collect();
+        Self::counted(&Uses::unified(events), |step| is_counted[step])
+    }
+
     /// As [`MissCurve::lru`], estimated from one in `one_in` experts, chosen by a hash of `seed`, layer and id.
     ///
     /// Only the sampled experts are ranked. A sampled expert with `c` others of the sample used since stands for one
@@ -72,7 +79,7 @@ impl MissCurve {
             return Self::exact(&uses);
         }
 
-        let reuses = reuses(&sample);
+        let reuses = reuses(&sample, |_| true);
         let mut hits = 0;
         // `sums[s]`: uses of the sample that hit in a cache of `s` slots for the sample alone.
         let sums: Vec<u64> = reuses
@@ -97,14 +104,21 @@ impl MissCurve {
     }
 
     fn exact(uses: &Uses) -> Self {
-        let mut left = uses.count() as u64;
+        Self::counted(uses, |_| true)
+    }
+
+    /// Of the steps whose index passes.
+    fn counted(uses: &Uses, is_counted: impl Fn(usize) -> bool) -> Self {
+        let steps = uses.steps().enumerate().filter(|&(index, _)| is_counted(index));
+        let count = steps.map(|(_, step)| step.len() as u64).sum();
+        let mut left = count;
         let mut misses = Vec::with_capacity(uses.used() + 1);
-        for reuses in reuses(uses) {
+        for reuses in reuses(uses, is_counted) {
             left -= reuses;
             misses.push(left);
         }
         misses.drain(..uses.widest());
-        Self { uses: uses.count() as u64, least: uses.widest(), misses }
+        Self { uses: count, least: uses.widest(), misses }
     }
 
     /// Uses of experts over all steps.
@@ -112,7 +126,7 @@ impl MissCurve {
         self.uses
     }
 
-    /// First uses, which miss in a cache of any size: as many as experts are used at all.
+    /// First uses, which miss in a cache of any size: of a whole trace, as many as experts are used at all.
     pub fn compulsory(&self) -> u64 {
         self.misses[self.misses.len() - 1]
     }
@@ -164,13 +178,16 @@ pub(crate) fn first_size(sizes: Range<usize>, passes: impl Fn(usize) -> bool) ->
     low
 }
 
-/// `reuses[d]`: uses of an expert that the first `d` most recent have and the first `d - 1` have not.
-fn reuses(uses: &Uses) -> Vec<u64> {
+/// `reuses[d]`: uses of an expert that the first `d` most recent have and the first `d - 1` have not, in the steps whose
+/// index passes.
+fn reuses(uses: &Uses, is_counted: impl Fn(usize) -> bool) -> Vec<u64> {
     let mut recency = Recency::new(uses.used());
     let mut reuses = vec![0; uses.used() + 1];
-    for step in uses.steps() {
+    for (index, step) in uses.steps().enumerate() {
         // All are judged before any is moved.
-        step.iter().filter_map(|&name| recency.distance(name)).for_each(|distance| reuses[distance] += 1);
+        if is_counted(index) {
+            step.iter().filter_map(|&name| recency.distance(name)).for_each(|distance| reuses[distance] += 1);
+        }
         recency.renew(step);
     }
     reuses

@@ -118,6 +118,30 @@ fn a_curve_is_the_replay_at_every_size() {
     }
 }
 
+/// What the steps of some tokens miss: a replay of all steps up to them, less one of those before them.
+#[test]
+fn the_curves_of_parts_are_replays_that_go_on() {
+    for (name, trace) in traces() {
+        for batch in [1, 4] {
+            let events = Events::batched(&trace, batch);
+            let cuts = [0, 1, 24, 30, 60];
+            let parts: Vec<MissCurve> =
+                cuts.windows(2).map(|cut| MissCurve::lru_within(&events, cut[0]..cut[1])).collect();
+            let (steps, whole) = (steps(&events, None), MissCurve::lru(&events));
+            let tokens: Vec<u64> = events.iter().map(|event| event.token).collect();
+            for slots in whole.least_slots()..whole.most_slots() + 2 {
+                let up_to = |token: u64| lru_by_order(&steps[..tokens.partition_point(|&first| first < token)], slots);
+                let wanted: Vec<u64> = cuts.windows(2).map(|cut| up_to(cut[1]) - up_to(cut[0])).collect();
+                let found: Vec<u64> = parts.iter().map(|part| part.misses(slots).unwrap()).collect();
+                assert_eq!(found, wanted, "{name}, batch {batch}, {slots} slots");
+                assert_eq!(found.iter().sum::<u64>(), whole.misses(slots).unwrap());
+            }
+            assert!(parts.iter().all(|part| part.misses(whole.least_slots() - 1).is_none()));
+            assert_eq!(parts.iter().map(MissCurve::uses).sum::<u64>(), whole.uses());
+        }
+    }
+}
+
 /// Below the widest step a cache would have to refuse it, and the list says another thing than a cache that, say, takes
 /// the step in parts: the curve must not answer.
 #[test]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{Input, describe};
 use crate::Failure;
-use crate::sweep::ExpertBytes;
+use crate::sweep_space::ExpertBytes;
 use crate::table::{Table, binary, count, grouped};
 
 /// The share of hits whose slots are told, in percent.

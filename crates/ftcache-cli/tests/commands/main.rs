@@ -12,6 +12,7 @@ mod probe;
 mod replay;
 mod split;
 mod sweep;
+mod sweep_model;
 mod trace;
 
 use drivers::Drivers;
