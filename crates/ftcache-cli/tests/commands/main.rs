@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 mod drivers;
 mod inspect;
 mod load;
+mod page;
 mod plan;
 mod probe;
 mod replay;
