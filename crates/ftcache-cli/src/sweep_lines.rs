@@ -19,12 +19,25 @@ use crate::progress::{ProgressLine, bar};
 use crate::split_trace::by_slots;
 use crate::sweep_space::Space;
 
-/// Of a curve that has every size, about so many are drawn: some two pixels of a picture each.
-const CURVE_SIZES: u64 = 300;
+/// What a contender's misses at one more size cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cost {
+    /// Next to nothing: a curve has every size.
+    LookUp,
+    /// A pass over the trace.
+    Pass,
+}
 
-/// Where each size takes a pass, about so many are drawn. Straight from one table row to the next, the optimum would
-/// lie above LRU where the rows are far apart.
-const PASS_SIZES: u64 = 30;
+impl Cost {
+    /// About so many sizes are drawn, besides those asked for. Of a curve some two pixels of a picture each; of passes
+    /// as few as do: straight from one table row to the next, the optimum would lie above LRU where rows are far apart.
+    fn drawn_sizes(self) -> u64 {
+        match self {
+            Self::LookUp => 300,
+            Self::Pass => 30,
+        }
+    }
+}
 
 /// What a cache of one size misses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,8 +66,7 @@ pub(crate) struct Contender<'a> {
     pub(crate) split: &'static str,
     /// Whether a cache can be set to it; the others are bounds.
     pub(crate) is_configurable: bool,
-    /// About so many sizes are drawn, besides those asked for.
-    pub(crate) drawn_sizes: u64,
+    pub(crate) cost: Cost,
     /// None where a pool is too small for its widest step. Asked by several threads at once.
     pub(crate) misses: Box<dyn Fn(u64) -> Option<Misses> + Sync + 'a>,
 }
@@ -75,21 +87,26 @@ pub(crate) struct Line {
 /// The lines of all contenders, in their order. Every size of each is a job of its own.
 pub(crate) fn lines(contenders: &[Contender<'_>], sizes: &[u64], is_drawn: bool) -> Vec<Line> {
     let sizes_of = |contender: &Contender<'_>| match is_drawn {
-        true => between(sizes, contender.drawn_sizes),
+        true => between(sizes, contender.cost.drawn_sizes()),
         false => sizes.to_vec(),
     };
     let jobs: Vec<(usize, u64)> = (0..)
         .zip(contenders)
         .flat_map(|(index, contender)| sizes_of(contender).into_iter().map(move |size| (index, size)))
         .collect();
-    let answers = in_parallel(jobs.len(), |job| (contenders[jobs[job].0].misses)(jobs[job].1));
+    // Apart, so that what is shown of the passes is how far they are.
+    let (passes, look_ups): (Vec<_>, Vec<_>) =
+        jobs.into_iter().partition(|&(index, _)| contenders[index].cost == Cost::Pass);
     let mut lines: Vec<Line> = contenders.iter().map(Contender::line).collect();
-    for ((index, size), misses) in jobs.into_iter().zip(answers) {
-        let line = &mut lines[index];
-        if sizes.contains(&size) {
-            line.misses.push(misses);
+    for jobs in [look_ups, passes] {
+        let answers = in_parallel("sizes", jobs.len(), |job| (contenders[jobs[job].0].misses)(jobs[job].1));
+        for ((index, size), misses) in jobs.into_iter().zip(answers) {
+            let line = &mut lines[index];
+            if sizes.contains(&size) {
+                line.misses.push(misses);
+            }
+            line.drawn.extend(misses.map(|misses| (size, misses.count)));
         }
-        line.drawn.extend(misses.map(|misses| (size, misses.count)));
     }
     lines
 }
@@ -114,7 +131,7 @@ struct LruPools {
 impl LruPools {
     fn new(space: &Space, events: &Events, halves: &[Range<u64>; 2], scope: Scope) -> Self {
         let groups = space.groups(scope);
-        let curves = in_parallel(groups.len(), |pool| {
+        let curves = in_parallel("pools", groups.len(), |pool| {
             let events = in_pool(events, &groups[pool]);
             let of_halves = || halves.clone().map(|tokens| MissCurve::lru_within(&events, tokens));
             (MissCurve::lru(&events), (groups.len() > 1).then(of_halves))
@@ -181,7 +198,7 @@ impl<'a> Lru<'a> {
                 scope,
                 split,
                 is_configurable: true,
-                drawn_sizes: CURVE_SIZES,
+                cost: Cost::LookUp,
                 misses,
             };
             let equal = |size| pools.misses(self.space, &pools.curves, &Split::Equal, size);
@@ -209,7 +226,7 @@ pub(crate) fn optimum<'a>(space: &'a Space, events: &Events) -> Contender<'a> {
         scope: "unified",
         split: "equal",
         is_configurable: false,
-        drawn_sizes: PASS_SIZES,
+        cost: Cost::Pass,
         misses: Box::new(misses),
     }
 }
@@ -246,8 +263,8 @@ fn between(sizes: &[u64], count: u64) -> Vec<u64> {
     all
 }
 
-/// The answers of a job for each index, on all processors; how many there are is shown.
-fn in_parallel<T: Send>(count: usize, job: impl Fn(usize) -> T + Sync) -> Vec<T> {
+/// The answers of a job for each index, on all processors; how many there are is shown. `what` they are of: "pools".
+fn in_parallel<T: Send>(what: &str, count: usize, job: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let workers = thread::available_parallelism().map_or(1, usize::from).min(count);
     let next = AtomicUsize::new(0);
     let mut answers: Vec<Option<T>> = (0..count).map(|_| None).collect();
@@ -268,7 +285,7 @@ fn in_parallel<T: Send>(count: usize, job: impl Fn(usize) -> T + Sync) -> Vec<T>
         let mut line = ProgressLine::new();
         for (done, (index, answer)) in (1..).zip(receiver) {
             answers[index] = Some(answer);
-            line.show(|| bar(done, count));
+            line.show(|| format!("{} {what}", bar(done, count)));
         }
     });
     answers.into_iter().map(|answer| answer.expect("each index is answered")).collect()
@@ -288,8 +305,11 @@ mod tests {
 
     #[test]
     fn answers_stand_in_the_order_of_their_indices() {
-        assert_eq!(in_parallel(100, |index| index * index), (0..100).map(|index| index * index).collect::<Vec<_>>());
-        assert!(in_parallel(0, |index| index).is_empty());
+        assert_eq!(
+            in_parallel("jobs", 100, |index| index * index),
+            (0..100).map(|index| index * index).collect::<Vec<_>>()
+        );
+        assert!(in_parallel("jobs", 0, |index| index).is_empty());
     }
 
     #[test]
