@@ -178,6 +178,21 @@ def separate():
     return header
 
 
+def tinymoe():
+    """The model of traces/tinymoe-8l64e.ftr.zst, in F16."""
+    header = Header("tinymoe", "qwen3moe")
+    expert_count, hidden, inner = 64, 128, 64
+    writer = header.writer
+    writer.add_name("tinymoe-13.7M (trained for this file; see README)")
+    writer.add_block_count(8)
+    writer.add_expert_count(expert_count)
+    writer.add_expert_used_count(6)
+    for block in range(8):
+        for role, rows, columns in (("gate", inner, hidden), ("up", inner, hidden), ("down", hidden, inner)):
+            header.tensor(f"blk.{block}.ffn_{role}_exps.weight", (expert_count, rows, columns), T.F16)
+    return header
+
+
 def dense():
     """No experts at all."""
     header = Header("dense", "llama")
@@ -191,7 +206,7 @@ def dense():
 
 def write_all(folder):
     sizes = {}
-    for model in (mixed_quant, fused_biases, scales, every_type, split, separate, dense):
+    for model in (mixed_quant, fused_biases, scales, every_type, split, separate, tinymoe, dense):
         model().write(folder, sizes)
     types = [
         {"id": int(ggml_type), "name": ggml_type.name, "block_elements": block, "block_bytes": block_bytes}

@@ -5,6 +5,7 @@ mod bench_gpu;
 mod build_kernels;
 mod ctest;
 mod demo;
+mod docs;
 mod header;
 mod install;
 mod llama;
@@ -36,6 +37,8 @@ usage: cargo xtask COMMAND
                            FLASHLIB_PYTHON names, or else python3, has it; --help lists the arguments
   llama-example            builds llama.cpp, which takes minutes the first time, and lets it decode a small model out of the
                            slots of a cache; then replays the routing that was recorded
+  docs [--check]           runs the commands of docs/which-cache.md and writes what they print and draw, or says whether
+                           it is fresh
   models [--check]         writes testdata/gguf with PyPI's gguf package, or says whether it is fresh
 ";
 
@@ -55,6 +58,8 @@ fn main() -> ExitCode {
         ["build-kernels", "--check"] => build_kernels::check(),
         ["bench-gpu", ref rest @ ..] => bench_gpu::bench(rest),
         ["llama-example"] => llama::example(),
+        ["docs"] => docs::write(),
+        ["docs", "--check"] => docs::check(),
         ["models"] => python::models(false),
         ["models", "--check"] => python::models(true),
         _ => {

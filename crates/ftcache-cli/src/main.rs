@@ -15,8 +15,10 @@ mod progress;
 mod replay;
 mod split_trace;
 mod sweep;
+mod sweep_lines;
 mod sweep_picture;
 mod sweep_report;
+mod sweep_space;
 mod table;
 mod trace;
 

@@ -32,11 +32,37 @@ impl ProgressLine {
     }
 }
 
+/// `[#####---------------] 5 of 20`.
+pub(crate) fn bar(done: usize, count: usize) -> String {
+    const COLUMNS: usize = 20;
+    let full = (COLUMNS * done).checked_div(count).unwrap_or(COLUMNS);
+    format!("[{}{}] {done} of {count}", "#".repeat(full), "-".repeat(COLUMNS - full))
+}
+
 impl Drop for ProgressLine {
     /// Whatever comes next, an error too, begins a line of its own.
     fn drop(&mut self) {
         if self.width > 0 {
             eprintln!();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_is_full_at_the_end() {
+        let bars = [(0, 7), (3, 7), (7, 7), (0, 0)].map(|(done, count)| bar(done, count));
+        assert_eq!(
+            bars,
+            [
+                "[--------------------] 0 of 7",
+                "[########------------] 3 of 7",
+                "[####################] 7 of 7",
+                "[####################] 0 of 0"
+            ]
+        );
     }
 }

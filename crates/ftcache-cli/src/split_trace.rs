@@ -46,12 +46,13 @@ impl TraceCurves {
                 format!("--split-trace counts all {experts} experts of a layer; this rank owns {owned:?}").into()
             );
         }
-        let layers = view.layers().iter().map(|layer| misses(&self.curves.layers()[layer.index()])).collect();
+        let layers = view.layers().iter().map(|layer| by_slots(&self.curves.layers()[layer.index()])).collect();
         Ok(Curves::new(self.model_name.as_str(), layers)?)
     }
 }
 
-/// With fewer slots than the widest step has experts, every use is a miss.
-fn misses(curve: &MissCurve) -> Vec<u64> {
+/// The misses from no slot on, as a split takes them. With fewer slots than the widest step has experts, every use is a
+/// miss.
+pub(crate) fn by_slots(curve: &MissCurve) -> Vec<u64> {
     (0..=curve.most_slots()).map(|slots| curve.misses(slots).unwrap_or(curve.uses())).collect()
 }

@@ -20,6 +20,8 @@
 //! the cache refuses that step, and there is no answer. Judging the experts of a step one after another, as the
 //! textbook does, would count a step's own experts against each other.
 
+use std::ops::Range;
+
 use crate::Events;
 use crate::random::SplitMix;
 use crate::recency::Recency;
@@ -42,6 +44,13 @@ impl MissCurve {
     /// LRU with one pool for all layers. Takes `O(log n)` a use, `n` the experts used.
     pub fn lru(events: &Events) -> Self {
         Self::exact(&Uses::unified(events))
+    }
+
+    /// As [`MissCurve::lru`], of the steps alone whose first token is one of `tokens`. Steps before them fill the cache,
+    /// so that the curves of the parts of a trace add up to that of the whole.
+    pub fn lru_within(events: &Events, tokens: Range<u64>) -> Self {
+        let is_counted: Vec<bool> = events.iter().map(|event| tokens.contains(&event.token)).collect();
+        Self::counted(&Uses::unified(events), |step| is_counted[step])
     }
 
     /// As [`MissCurve::lru`], estimated from one in `one_in` experts, chosen by a hash of `seed`, layer and id.
@@ -70,7 +79,7 @@ impl MissCurve {
             return Self::exact(&uses);
         }
 
-        let reuses = reuses(&sample);
+        let reuses = reuses(&sample, |_| true);
         let mut hits = 0;
         // `sums[s]`: uses of the sample that hit in a cache of `s` slots for the sample alone.
         let sums: Vec<u64> = reuses
@@ -95,14 +104,21 @@ impl MissCurve {
     }
 
     fn exact(uses: &Uses) -> Self {
-        let mut left = uses.count() as u64;
+        Self::counted(uses, |_| true)
+    }
+
+    /// Of the steps whose index passes.
+    fn counted(uses: &Uses, is_counted: impl Fn(usize) -> bool) -> Self {
+        let steps = uses.steps().enumerate().filter(|&(index, _)| is_counted(index));
+        let count = steps.map(|(_, step)| step.len() as u64).sum();
+        let mut left = count;
         let mut misses = Vec::with_capacity(uses.used() + 1);
-        for reuses in reuses(uses) {
+        for reuses in reuses(uses, is_counted) {
             left -= reuses;
             misses.push(left);
         }
         misses.drain(..uses.widest());
-        Self { uses: uses.count() as u64, least: uses.widest(), misses }
+        Self { uses: count, least: uses.widest(), misses }
     }
 
     /// Uses of experts over all steps.
@@ -110,7 +126,7 @@ impl MissCurve {
         self.uses
     }
 
-    /// First uses, which miss in a cache of any size: as many as experts are used at all.
+    /// First uses, which miss in a cache of any size: of a whole trace, as many as experts are used at all.
     pub fn compulsory(&self) -> u64 {
         self.misses[self.misses.len() - 1]
     }
@@ -139,19 +155,39 @@ impl MissCurve {
 
     /// The fewest slots whose share of hits is at least `hit_rate`, from 0 to 1; `None` if no size reaches it.
     pub fn slots_for(&self, hit_rate: f64) -> Option<usize> {
-        let reaches = |misses: u64| (self.uses - misses) as f64 >= hit_rate * self.uses as f64;
-        let index = self.misses.partition_point(|&misses| !reaches(misses));
+        let index = self.misses.partition_point(|&misses| !reaches(hit_rate, self.uses, misses));
         (self.uses > 0 && index < self.misses.len()).then_some(self.least + index)
     }
 }
 
-/// `reuses[d]`: uses of an expert that the first `d` most recent have and the first `d - 1` have not.
-fn reuses(uses: &Uses) -> Vec<u64> {
+/// Whether so many misses leave a share of hits of at least `hit_rate`.
+pub(crate) fn reaches(hit_rate: f64, uses: u64, misses: u64) -> bool {
+    (uses - misses) as f64 >= hit_rate * uses as f64
+}
+
+/// The first of the sizes that passes, where none fails after one that passes; their end if none does.
+pub(crate) fn first_size(sizes: Range<usize>, passes: impl Fn(usize) -> bool) -> usize {
+    let Range { start: mut low, end: mut high } = sizes;
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match passes(middle) {
+            true => high = middle,
+            false => low = middle + 1,
+        }
+    }
+    low
+}
+
+/// `reuses[d]`: uses of an expert that the first `d` most recent have and the first `d - 1` have not, in the steps whose
+/// index passes.
+fn reuses(uses: &Uses, is_counted: impl Fn(usize) -> bool) -> Vec<u64> {
     let mut recency = Recency::new(uses.used());
     let mut reuses = vec![0; uses.used() + 1];
-    for step in uses.steps() {
+    for (index, step) in uses.steps().enumerate() {
         // All are judged before any is moved.
-        step.iter().filter_map(|&name| recency.distance(name)).for_each(|distance| reuses[distance] += 1);
+        if is_counted(index) {
+            step.iter().filter_map(|&name| recency.distance(name)).for_each(|distance| reuses[distance] += 1);
+        }
         recency.renew(step);
     }
     reuses
@@ -190,6 +226,17 @@ impl LayerCurves {
     pub fn miss_rate_equal(&self, slots: usize) -> Option<f64> {
         let misses = self.misses_equal(slots)?;
         (self.uses() > 0).then(|| misses as f64 / self.uses() as f64)
+    }
+
+    /// The fewest slots over all layers, shared out equally, whose share of hits is at least `hit_rate`, from 0 to 1;
+    /// `None` if no size reaches it.
+    pub fn slots_for_equal(&self, hit_rate: f64) -> Option<usize> {
+        // From here on every layer has all the experts that it uses.
+        let most = self.layers.len() * self.layers.iter().map(MissCurve::most_slots).max().unwrap_or(0);
+        let uses = self.uses();
+        let passes = |slots| self.misses_equal(slots).is_some_and(|misses| reaches(hit_rate, uses, misses));
+        let slots = first_size(0..most + 1, passes);
+        (uses > 0 && slots <= most).then_some(slots)
     }
 }
 
@@ -247,6 +294,7 @@ mod tests {
         let idle = &curves.layers()[1];
         assert_eq!((idle.uses(), idle.least_slots(), idle.most_slots(), idle.misses(0)), (0, 0, 0, Some(0)));
         assert_eq!((idle.miss_rate(5), idle.slots_for(0.0)), (None, None));
+        assert_eq!([0.0, 0.1].map(|hit_rate| curves.slots_for_equal(hit_rate)), [Some(1), None]);
         // The first layer gets the odd slot.
         assert_eq!([0, 1, 2].map(|slots| curves.misses_equal(slots)), [None, Some(1), Some(1)]);
         assert_eq!(curves.miss_rate_equal(1), Some(1.0));

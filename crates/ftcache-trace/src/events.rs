@@ -2,6 +2,8 @@
 //!
 //! An event is atomic. What it uses is there when it ends, and what is given up for it is never its own.
 
+use std::ops::Range;
+
 use crate::{Phase, Segment, Trace};
 
 /// One step of one layer.
@@ -103,6 +105,28 @@ impl Events {
         events
     }
 
+    /// The events of these layers alone, which keep their numbers: what a pool of theirs meets.
+    pub fn of_layers(&self, layers: &[u32]) -> Self {
+        let mut is_asked = vec![false; self.layers as usize];
+        layers.iter().for_each(|&layer| is_asked[layer as usize] = true);
+        self.only(|event| is_asked[event.layer as usize])
+    }
+
+    /// The events whose first token is one of these.
+    pub fn within(&self, tokens: Range<u64>) -> Self {
+        self.only(|event| tokens.contains(&event.token))
+    }
+
+    fn only(&self, passes: impl Fn(&Event<'_>) -> bool) -> Self {
+        let mut some = Self { layers: self.layers, experts: self.experts, heads: Vec::new(), ids: Vec::new() };
+        for event in self.iter().filter(passes) {
+            let Event { layer, token, phase, experts } = event;
+            some.heads.push(Head { first: some.ids.len(), token, layer, phase });
+            some.ids.extend_from_slice(experts);
+        }
+        some
+    }
+
     /// Layers of the trace.
     pub fn layers(&self) -> u32 {
         self.layers
@@ -188,6 +212,21 @@ mod tests {
             (1, 3, vec![2, 1]),
         ];
         assert_eq!(seen, wanted);
+    }
+
+    #[test]
+    fn events_of_some_layers_or_tokens_are_the_others_left_out() {
+        let ids = vec![5, 2, 0, 1, 2, 5, ABSENT, ABSENT, 7, 6, 1, 0, 3, 4, 2, 1];
+        let events = Events::of(&trace(ids));
+        let seen = |events: &Events| -> Vec<(u32, u64, Vec<u16>)> {
+            events.iter().map(|event| (event.layer, event.token, event.experts.to_vec())).collect()
+        };
+        let second = events.of_layers(&[1]);
+        assert_eq!(seen(&second), [(1, 0, vec![0, 1]), (1, 2, vec![1, 0]), (1, 3, vec![2, 1])]);
+        assert_eq!((second.layers(), second.experts(), second.use_count()), (2, 8, 6));
+        assert_eq!(seen(&events.within(1..3)), [(0, 1, vec![2, 5]), (0, 2, vec![7, 6]), (1, 2, vec![1, 0])]);
+        assert_eq!((events.of_layers(&[1, 0]), events.within(0..4)), (events.clone(), events.clone()));
+        assert!(events.of_layers(&[]).is_empty() && events.within(4..9).is_empty());
     }
 
     #[test]

@@ -11,6 +11,7 @@
 use std::collections::BTreeSet;
 
 use crate::Events;
+use crate::curve::{first_size, reaches};
 use crate::uses::Uses;
 
 /// The optimum on one run of steps, for sizes asked one by one.
@@ -82,6 +83,15 @@ impl Optimum {
     pub fn miss_rate(&self, slots: usize) -> Option<f64> {
         let misses = self.misses(slots)?;
         (self.uses() > 0).then(|| misses as f64 / self.uses() as f64)
+    }
+
+    /// The fewest slots whose share of hits is at least `hit_rate`, from 0 to 1; `None` if no size reaches it. Takes
+    /// about `log2` of the experts used as many passes as [`Optimum::misses`].
+    pub fn slots_for(&self, hit_rate: f64) -> Option<usize> {
+        // A slot more is one that may stay empty: misses never rise.
+        let passes = |slots| self.misses(slots).is_some_and(|misses| reaches(hit_rate, self.uses(), misses));
+        let slots = first_size(self.least_slots()..self.uses.used() + 1, passes);
+        (self.uses() > 0 && slots <= self.uses.used()).then_some(slots)
     }
 }
 

@@ -118,6 +118,30 @@ fn a_curve_is_the_replay_at_every_size() {
     }
 }
 
+/// What the steps of some tokens miss: a replay of all steps up to them, less one of those before them.
+#[test]
+fn the_curves_of_parts_are_replays_that_go_on() {
+    for (name, trace) in traces() {
+        for batch in [1, 4] {
+            let events = Events::batched(&trace, batch);
+            let cuts = [0, 1, 24, 30, 60];
+            let parts: Vec<MissCurve> =
+                cuts.windows(2).map(|cut| MissCurve::lru_within(&events, cut[0]..cut[1])).collect();
+            let (steps, whole) = (steps(&events, None), MissCurve::lru(&events));
+            let tokens: Vec<u64> = events.iter().map(|event| event.token).collect();
+            for slots in whole.least_slots()..whole.most_slots() + 2 {
+                let up_to = |token: u64| lru_by_order(&steps[..tokens.partition_point(|&first| first < token)], slots);
+                let wanted: Vec<u64> = cuts.windows(2).map(|cut| up_to(cut[1]) - up_to(cut[0])).collect();
+                let found: Vec<u64> = parts.iter().map(|part| part.misses(slots).unwrap()).collect();
+                assert_eq!(found, wanted, "{name}, batch {batch}, {slots} slots");
+                assert_eq!(found.iter().sum::<u64>(), whole.misses(slots).unwrap());
+            }
+            assert!(parts.iter().all(|part| part.misses(whole.least_slots() - 1).is_none()));
+            assert_eq!(parts.iter().map(MissCurve::uses).sum::<u64>(), whole.uses());
+        }
+    }
+}
+
 /// Below the widest step a cache would have to refuse it, and the list says another thing than a cache that, say, takes
 /// the step in parts: the curve must not answer.
 #[test]
@@ -144,6 +168,46 @@ fn the_size_for_a_hit_rate_is_the_least_that_has_it() {
         assert_eq!(curve.slots_for(hit_rate), wanted, "{percent}%");
     }
     assert_eq!(curve.slots_for(1.0), None);
+}
+
+/// Against all sizes, one after another: a pool a layer, the slots in equal shares; one pool; and the optimum.
+#[test]
+fn sizes_for_hit_rates_are_the_first_of_all_sizes_that_have_them() {
+    let (mut reached, mut out_of_reach) = (0, 0);
+    for (name, trace) in traces() {
+        for batch in [1, 4] {
+            let events = Events::batched(&trace, batch);
+            let all_steps = steps(&events, None);
+            let layers: Vec<Vec<Vec<Expert>>> = (0..events.layers()).map(|layer| steps(&events, Some(layer))).collect();
+            let count = layers.len();
+            let most = count * events.experts() as usize;
+            let per_layer = |slots: usize| -> Option<u64> {
+                let share = |layer: usize| slots / count + usize::from(layer < slots % count);
+                let fits = layers.iter().enumerate().all(|(layer, steps)| widest(steps) <= share(layer));
+                fits.then(|| layers.iter().enumerate().map(|(layer, steps)| lru_by_order(steps, share(layer))).sum())
+            };
+            let unified = |slots: usize| (slots >= widest(&all_steps)).then(|| lru_by_order(&all_steps, slots));
+            let optimum = Optimum::unified(&events);
+            let (curve, curves) = (MissCurve::lru(&events), LayerCurves::lru(&events));
+            let misses: [Vec<Option<u64>>; 3] = [
+                (0..=most).map(per_layer).collect(),
+                (0..=most).map(unified).collect(),
+                (0..=most).map(|slots| optimum.misses(slots)).collect(),
+            ];
+            for percent in [0, 30, 50, 80, 85, 90, 100] {
+                let first = |misses: &Vec<Option<u64>>| {
+                    let hits = |misses: u64| 100 * (events.use_count() - misses) >= percent * events.use_count();
+                    misses.iter().position(|misses| misses.is_some_and(hits))
+                };
+                let hit_rate = percent as f64 / 100.0;
+                let found = [curves.slots_for_equal(hit_rate), curve.slots_for(hit_rate), optimum.slots_for(hit_rate)];
+                assert_eq!(found, misses.each_ref().map(first), "{name}, batch {batch}, {percent} %");
+                reached += found.iter().flatten().count();
+                out_of_reach += found.iter().filter(|slots| slots.is_none()).count();
+            }
+        }
+    }
+    assert!(reached > 500 && out_of_reach > 200, "{reached} sizes, {out_of_reach} out of reach");
 }
 
 /// The curve breaks ties in another way than the cache. How far that moves a miss rate is a fact about the traces, kept

@@ -1,13 +1,18 @@
 //! `ftcache trace info FILE`: what recorded routing is like, as far as the ids tell.
 
 use std::fmt::Write;
+use std::thread;
 
-use ftcache_trace::{LayerSurvey, Phase, Reuse, Survey, Trace};
+use ftcache_trace::{Events, LayerCurves, LayerSurvey, MissCurve, Optimum, Phase, Reuse, Survey, Trace};
 use serde_json::{Value, json};
 
 use super::{Input, describe};
 use crate::Failure;
-use crate::table::{Table, count, grouped};
+use crate::sweep_space::ExpertBytes;
+use crate::table::{Table, binary, count, grouped};
+
+/// The share of hits whose slots are told, in percent.
+const HIT_PERCENT: u32 = 90;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -21,8 +26,9 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, out: &mut String) -> Result<(), Failure> {
     let trace = arguments.input.read()?;
     let survey = Survey::of(&trace);
+    let needs = Needs::of(&trace);
     if arguments.json {
-        writeln!(out, "{:#}", value(&trace, &survey))?;
+        writeln!(out, "{:#}", value(&trace, &survey, needs.as_ref()))?;
         return Ok(());
     }
     describe(&trace, out)?;
@@ -37,6 +43,9 @@ pub(crate) fn run(arguments: &Arguments, out: &mut String) -> Result<(), Failure
     layers(&trace, &survey, out)?;
     writeln!(out)?;
     whole(&trace, &survey, out)?;
+    if let Some(needs) = needs {
+        needs.write(&trace, out)?;
+    }
     writeln!(out, "digest {:016x}", trace.digest())?;
     Ok(())
 }
@@ -108,8 +117,82 @@ fn whole(trace: &Trace, survey: &Survey, out: &mut String) -> std::fmt::Result {
             grouped(max)
         )?;
     }
-    // How many slots a hit rate takes stands here, once miss curves are.
     Ok(())
+}
+
+/// The slots that caches need for [`HIT_PERCENT`], every token a step, cold at the start.
+struct Needs {
+    uses: u64,
+    /// Uses that are the first of their expert.
+    first_uses: u64,
+    per_layer: Option<usize>,
+    unified: Option<usize>,
+    optimal: Option<usize>,
+}
+
+impl Needs {
+    /// None if no expert is used.
+    fn of(trace: &Trace) -> Option<Self> {
+        let events = Events::of(trace);
+        if events.is_empty() {
+            return None;
+        }
+        let hit_rate = f64::from(HIT_PERCENT) / 100.0;
+        thread::scope(|scope| {
+            let optimal = scope.spawn(|| Optimum::unified(&events).slots_for(hit_rate));
+            let curve = MissCurve::lru(&events);
+            Some(Self {
+                uses: curve.uses(),
+                first_uses: curve.compulsory(),
+                per_layer: LayerCurves::lru(&events).slots_for_equal(hit_rate),
+                unified: curve.slots_for(hit_rate),
+                optimal: optimal.join().expect("counting does not panic"),
+            })
+        })
+    }
+
+    /// The share of hits of a cache that never gives an expert up.
+    fn most_hits(&self) -> f64 {
+        (self.uses - self.first_uses) as f64 / self.uses as f64
+    }
+
+    fn write(&self, trace: &Trace, out: &mut String) -> std::fmt::Result {
+        let most = percent(Some(self.most_hits()));
+        // What one of them reaches with all experts used, every one of them does.
+        let (Some(per_layer), Some(unified), Some(optimal)) = (self.per_layer, self.unified, self.optimal) else {
+            return writeln!(
+                out,
+                "no cache has {HIT_PERCENT} % hits, and none more than {most}: {} of {} uses are the first of their expert",
+                grouped(self.first_uses),
+                grouped(self.uses)
+            );
+        };
+        let bytes = ExpertBytes::new(None, trace.header());
+        let in_bytes = |slots: usize| {
+            bytes.map_or(String::new(), |bytes| format!(" ({})", binary(bytes.mean.saturating_mul(slots as u64))))
+        };
+        writeln!(
+            out,
+            "for {HIT_PERCENT} % hits per-layer LRU needs {}{}, unified LRU {}{}, an optimal cache {}{}; no cache has \
+             more than {most}",
+            count(per_layer as u64, "slot"),
+            in_bytes(per_layer),
+            grouped(unified as u64),
+            in_bytes(unified),
+            grouped(optimal as u64),
+            in_bytes(optimal)
+        )
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "hit_rate": f64::from(HIT_PERCENT) / 100.0,
+            "per_layer": self.per_layer,
+            "unified": self.unified,
+            "optimal": self.optimal,
+            "most_hit_rate": self.most_hits(),
+        })
+    }
 }
 
 /// The model's own number of a layer.
@@ -121,7 +204,7 @@ fn percent(share: Option<f64>) -> String {
     share.map_or("-".to_owned(), |share| format!("{:.2} %", 100.0 * share))
 }
 
-fn value(trace: &Trace, survey: &Survey) -> Value {
+fn value(trace: &Trace, survey: &Survey, needs: Option<&Needs>) -> Value {
     let header = trace.header();
     let reuse = |reuse: Option<Reuse>| {
         json!(reuse.map(|Reuse { uses, p50, p90, p99, max }| {
@@ -156,6 +239,7 @@ fn value(trace: &Trace, survey: &Survey) -> Value {
         "next_token_overlap": survey.overlap,
         "reuse_distance": reuse(survey.reuse),
         "by_layer": survey.layers.iter().enumerate().map(layer).collect::<Vec<_>>(),
+        "slots_for_hits": needs.map(Needs::json),
         "digest": format!("{:016x}", trace.digest()),
     })
 }

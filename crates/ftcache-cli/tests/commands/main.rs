@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 mod drivers;
 mod inspect;
 mod load;
+mod page;
 mod plan;
 mod probe;
 mod replay;
 mod split;
 mod sweep;
+mod sweep_model;
 mod trace;
 
 use drivers::Drivers;

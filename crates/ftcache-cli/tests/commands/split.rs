@@ -84,7 +84,7 @@ fn slots_are_divided_by_a_trace() {
 }
 
 /// The first half of a trace's segments and the second; of its tokens, if it has one segment.
-fn halves(trace: &Trace) -> [Trace; 2] {
+pub(crate) fn halves(trace: &Trace) -> [Trace; 2] {
     let header = trace.header();
     let segments = &header.segments;
     let middle = match segments.len() {

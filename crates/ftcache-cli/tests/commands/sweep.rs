@@ -47,18 +47,19 @@ fn lines_of_a_trained_model() {
     tinymoe-13.7M (trained for this file; see README): 18,688 tokens, 8 layers of 64 experts, top-6
     149,504 steps use 511 experts 897,024 times; the widest uses 6
     LRU is counted up to ties within a step; `replay` has one size to the last miss
+    curve: each half of the trace, cut at token 10,240, has its slots divided by the other's misses
 
-    slots  of experts  unified LRU  per-layer LRU  optimum
-    128        25.0 %      46.82 %        43.50 %  22.87 %
-    256        50.1 %      17.61 %        16.94 %   6.65 %
+    slots  of experts  unified LRU  per-layer LRU  per-layer LRU, curve  optimum
+    128        25.0 %      46.82 %        43.50 %               43.49 %  22.87 %
+    256        50.1 %      17.61 %        16.94 %               16.75 %   6.65 %
 
-    at 128 slots: per-layer LRU misses 43.50 %, 7.1 % fewer than unified LRU; the optimum misses 22.87 %
+    best at 128 slots: per-layer LRU, curve, with 20.87 misses a token; it saves 1.60 misses (7.1 %) a token against unified LRU; the optimum has 10.98 misses
     ");
     // Misses of both LRU scopes were also counted with an ordered dict, in Python.
     insta::assert_snapshot!(std::fs::read_to_string(csv).unwrap(), @"
-    slots,share,bytes,lru_unified_misses,lru_unified_miss_rate,lru_per_layer_misses,lru_per_layer_miss_rate,optimum_unified_misses,optimum_unified_miss_rate
-    128,0.250489,,419966,0.468177,390207,0.435002,205168,0.228721
-    256,0.500978,,157993,0.176130,151987,0.169435,59663,0.066512
+    slots,share,bytes,lru_unified_misses,lru_unified_miss_rate,lru_unified_bytes,lru_per_layer_misses,lru_per_layer_miss_rate,lru_per_layer_bytes,lru_per_layer_curve_misses,lru_per_layer_curve_miss_rate,lru_per_layer_curve_bytes,optimum_unified_misses,optimum_unified_miss_rate,optimum_unified_bytes
+    128,0.250489,,419966,0.468177,,390207,0.435002,,390084,0.434865,,205168,0.228721,
+    256,0.500978,,157993,0.176130,,151987,0.169435,,150294,0.167547,,59663,0.066512,
     ");
 }
 
@@ -85,19 +86,20 @@ fn a_pool_too_small_for_its_widest_step_has_no_rate() {
     256 steps of up to 4 tokens use 64 experts 1,040 times; the widest uses 8
     an expert has 18,874,368 bytes
     LRU is counted up to ties within a step; `replay` has one size to the last miss
+    curve: each half of the trace, cut at token 128, has its slots divided by the other's misses
 
-    slots  of experts       bytes  unified LRU  per-layer LRU  optimum
-    8          12.5 %  144.00 MiB      99.81 %              -  71.92 %
-    20         31.2 %  360.00 MiB      48.94 %              -  29.62 %
-    32         50.0 %  576.00 MiB      31.44 %        28.85 %  16.15 %
+    slots  of experts       bytes  unified LRU  per-layer LRU  per-layer LRU, curve  optimum
+    8          12.5 %  144.00 MiB      99.81 %              -                     -  71.92 %
+    20         31.2 %  360.00 MiB      48.94 %              -                     -  29.62 %
+    32         50.0 %  576.00 MiB      31.44 %        28.85 %               29.62 %  16.15 %
 
-    at 20 slots: unified LRU misses 48.94 %, and nothing that a cache can be set to misses less; the optimum misses 29.62 %
+    best at 20 slots, 360.00 MiB: unified LRU, with 1.99 misses and 35.79 MiB a token; nothing else that a cache can be set to saves any; the optimum has 1.20 misses and 21.66 MiB
     ");
     insta::assert_snapshot!(std::fs::read_to_string(csv).unwrap(), @"
-    slots,share,bytes,lru_unified_misses,lru_unified_miss_rate,lru_per_layer_misses,lru_per_layer_miss_rate,optimum_unified_misses,optimum_unified_miss_rate
-    8,0.125000,150994944,1038,0.998077,,,748,0.719231
-    20,0.312500,377487360,509,0.489423,,,308,0.296154
-    32,0.500000,603979776,327,0.314423,300,0.288462,168,0.161538
+    slots,share,bytes,lru_unified_misses,lru_unified_miss_rate,lru_unified_bytes,lru_per_layer_misses,lru_per_layer_miss_rate,lru_per_layer_bytes,lru_per_layer_curve_misses,lru_per_layer_curve_miss_rate,lru_per_layer_curve_bytes,optimum_unified_misses,optimum_unified_miss_rate,optimum_unified_bytes
+    8,0.125000,150994944,1038,0.998077,19591593984,,,,,,,748,0.719231,14118027264
+    20,0.312500,377487360,509,0.489423,9607053312,,,,,,,308,0.296154,5813305344
+    32,0.500000,603979776,327,0.314423,6171918336,300,0.288462,5662310400,308,0.296154,5813305344,168,0.161538,3170893824
     ");
 }
 
@@ -130,9 +132,12 @@ fn json_has_every_line() {
       "batch": 1,
       "chosen": {
         "best": "unified LRU",
-        "saved": 0.0,
+        "bytes": 750,
+        "saved_bytes": 0.0,
+        "saved_misses": 0.0,
         "slots": 3
       },
+      "cut": 3,
       "expert_bytes": 250,
       "experts": 4,
       "experts_used": 4,
@@ -152,9 +157,16 @@ fn json_has_every_line() {
             7,
             4
           ],
+          "moved_bytes": [
+            3000,
+            1750,
+            1750,
+            1000
+          ],
           "name": "unified LRU",
           "policy": "lru",
-          "scope": "unified"
+          "scope": "unified",
+          "split": "equal"
         },
         {
           "configurable": true,
@@ -170,9 +182,41 @@ fn json_has_every_line() {
             7,
             7
           ],
+          "moved_bytes": [
+            null,
+            1750,
+            1750,
+            1750
+          ],
           "name": "per-layer LRU",
           "policy": "lru",
-          "scope": "per-layer"
+          "scope": "per-layer",
+          "split": "equal"
+        },
+        {
+          "configurable": true,
+          "miss_rates": [
+            null,
+            0.5833333333333334,
+            0.5833333333333334,
+            0.5833333333333334
+          ],
+          "misses": [
+            null,
+            7,
+            7,
+            7
+          ],
+          "moved_bytes": [
+            null,
+            1750,
+            1750,
+            1750
+          ],
+          "name": "per-layer LRU, curve",
+          "policy": "lru",
+          "scope": "per-layer",
+          "split": "curve"
         },
         {
           "configurable": false,
@@ -188,12 +232,20 @@ fn json_has_every_line() {
             5,
             4
           ],
+          "moved_bytes": [
+            3000,
+            1750,
+            1250,
+            1000
+          ],
           "name": "optimum",
           "policy": "optimum",
-          "scope": "unified"
+          "scope": "unified",
+          "split": "equal"
         }
       ],
       "model": "R&D <small>",
+      "pools_of": null,
       "sizes": [
         {
           "bytes": 250,
@@ -235,20 +287,21 @@ fn the_picture_of_a_small_trace() {
     12 steps use 4 experts 12 times; the widest uses 1
     an expert has 200 to 300 bytes by its layer; counted with their mean, 250
     LRU is counted up to ties within a step; `replay` has one size to the last miss
+    curve: each half of the trace, cut at token 3, has its slots divided by the other's misses
 
-    slots  of experts   bytes  unified LRU  per-layer LRU   optimum
-    1          25.0 %   250 B     100.00 %              -  100.00 %
-    2          50.0 %   500 B      58.33 %        58.33 %   58.33 %
-    3          75.0 %   750 B      58.33 %        58.33 %   41.67 %
-    4         100.0 %  1000 B      33.33 %        58.33 %   33.33 %
+    slots  of experts   bytes  unified LRU  per-layer LRU  per-layer LRU, curve   optimum
+    1          25.0 %   250 B     100.00 %              -                     -  100.00 %
+    2          50.0 %   500 B      58.33 %        58.33 %               58.33 %   58.33 %
+    3          75.0 %   750 B      58.33 %        58.33 %               58.33 %   41.67 %
+    4         100.0 %  1000 B      33.33 %        58.33 %               58.33 %   33.33 %
 
-    at 2 slots: unified LRU misses 58.33 %, and nothing that a cache can be set to misses less; the optimum misses 58.33 %
+    best at 2 slots, 500 B: unified LRU, with 1.17 misses and 291 B a token; nothing else that a cache can be set to saves any; the optimum has 1.17 misses and 291 B
     ");
     let svg = std::fs::read_to_string(svg).unwrap();
     check_tags(&svg);
     insta::assert_snapshot!(svg, @r##"
-    <svg xmlns="http://www.w3.org/2000/svg" width="900" height="540" viewBox="0 0 900 540" font-family="Helvetica, Arial, 'DejaVu Sans', sans-serif" font-size="13" fill="#444">
-    <rect width="900" height="540" fill="#fff"/>
+    <svg xmlns="http://www.w3.org/2000/svg" width="960" height="540" viewBox="0 0 960 540" font-family="Helvetica, Arial, 'DejaVu Sans', sans-serif" font-size="13" fill="#444">
+    <rect width="960" height="540" fill="#fff"/>
     <text x="24" y="34" font-size="18" font-weight="bold" fill="#111">R&amp;D &lt;small&gt;</text>
     <text x="24" y="56">small.ftr: misses, in percent of 12 uses of 4 experts in 2 layers</text>
     <path d="M66 464.0H716" stroke="#888"/>
@@ -281,21 +334,27 @@ fn the_picture_of_a_small_trace() {
     <text x="391" y="524" text-anchor="middle">cache size in slots and bytes</text>
     <path d="M391.0 88V464" stroke="#666" stroke-dasharray="2 3"/>
     <text x="391.0" y="80" text-anchor="middle" font-weight="bold">2 slots, 500 B</text>
-    <polyline points="228.5,96.0 391.0,249.3 553.5,310.7 716.0,341.3" fill="none" stroke="#009e73" stroke-width="2.5" stroke-linejoin="round" stroke-dasharray="7 4"/>
-    <circle cx="391.0" cy="249.3" r="4.5" fill="#009e73" stroke="#fff" stroke-width="1.5"/>
+    <polyline points="228.5,96.0 391.0,249.3 553.5,310.7 716.0,341.3" fill="none" stroke="#555" stroke-width="2.5" stroke-linejoin="round" stroke-dasharray="7 4"/>
+    <polyline points="391.0,249.3 553.5,249.3 716.0,249.3" fill="none" stroke="#009e73" stroke-width="2.5" stroke-linejoin="round"/>
     <polyline points="391.0,249.3 553.5,249.3 716.0,249.3" fill="none" stroke="#d55e00" stroke-width="2.5" stroke-linejoin="round"/>
-    <circle cx="391.0" cy="249.3" r="4.5" fill="#d55e00" stroke="#fff" stroke-width="1.5"/>
     <polyline points="228.5,96.0 391.0,249.3 553.5,249.3 716.0,341.3" fill="none" stroke="#0072b2" stroke-width="2.5" stroke-linejoin="round"/>
+    <circle cx="391.0" cy="249.3" r="4.5" fill="#555" stroke="#fff" stroke-width="1.5"/>
+    <circle cx="391.0" cy="249.3" r="4.5" fill="#009e73" stroke="#fff" stroke-width="1.5"/>
+    <circle cx="391.0" cy="249.3" r="4.5" fill="#d55e00" stroke="#fff" stroke-width="1.5"/>
+    <circle cx="391.0" cy="249.3" r="9" fill="none" stroke="#0072b2" stroke-width="2"/>
     <circle cx="391.0" cy="249.3" r="4.5" fill="#0072b2" stroke="#fff" stroke-width="1.5"/>
     <path d="M718.0 341.3L738.0 341.3" stroke="#0072b2" stroke-opacity="0.6"/>
     <text x="742" y="342.3" font-weight="bold" fill="#0072b2">unified LRU</text>
-    <text x="742" y="357.3" font-size="12">58.33 % at 2</text>
-    <path d="M718.0 341.3L738.0 301.3" stroke="#009e73" stroke-opacity="0.6"/>
-    <text x="742" y="302.3" font-weight="bold" fill="#009e73">optimum</text>
-    <text x="742" y="317.3" font-size="12">58.33 % at 2</text>
+    <text x="742" y="357.3" font-size="12">58.33 %, 291 B a token, best</text>
+    <path d="M718.0 341.3L738.0 301.3" stroke="#555" stroke-opacity="0.6"/>
+    <text x="742" y="302.3" font-weight="bold" fill="#555">optimum</text>
+    <text x="742" y="317.3" font-size="12">58.33 %, 291 B a token</text>
     <path d="M718.0 249.3L738.0 249.3" stroke="#d55e00" stroke-opacity="0.6"/>
     <text x="742" y="250.3" font-weight="bold" fill="#d55e00">per-layer LRU</text>
-    <text x="742" y="265.3" font-size="12">58.33 % at 2</text>
+    <text x="742" y="265.3" font-size="12">58.33 %, 291 B a token</text>
+    <path d="M718.0 249.3L738.0 209.3" stroke="#009e73" stroke-opacity="0.6"/>
+    <text x="742" y="210.3" font-weight="bold" fill="#009e73">per-layer LRU, curve</text>
+    <text x="742" y="225.3" font-size="12">58.33 %, 291 B a token</text>
     </svg>
     "##);
 }
@@ -324,7 +383,10 @@ fn sweeps_that_cannot_be_are_refused() {
     insta::assert_snapshot!(of_sizes("120%"), @"ftcache: PATH: a size of 120 % of the experts used; 100 % are all");
     insta::assert_snapshot!(refused(&["sweep", trace, "--slots", "65"]), @"ftcache: PATH: a size of 65 slots; the trace uses 64 experts");
     insta::assert_snapshot!(refused(&["sweep", trace, "--slots", "7", "--batch", "4"]), @"ftcache: PATH: a size of 7 slots; the widest step uses 8 experts");
-    assert!(of_sizes("5x").contains(r#""5x" is neither a number of slots nor a share such as 12.5%"#));
+    assert!(
+        of_sizes("5x")
+            .contains(r#""5x" is neither a number of slots, nor bytes such as 12GiB, nor a share such as 12.5%"#)
+    );
     let idle = by_hand("idle.ftr", &[ABSENT; 4], None);
     insta::assert_snapshot!(refused(&["sweep", idle.to_str().unwrap()]), @"ftcache: PATH: 4 of 4 cells are absent: no expert is used");
     let model = testdata("gguf/ggml_types.json");

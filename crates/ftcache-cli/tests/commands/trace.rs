@@ -50,6 +50,7 @@ fn info_says_what_routing_is_like() {
     a layer's hottest tenth of experts has 33.40 % of its routes, entropy 0.902
     of a token's experts the token before used 62.20 %
     an expert is used again after 1 token (median of 1,984 uses), 90 % within 17, 99 % within 75, the longest 185
+    for 90 % hits per-layer LRU needs 43 slots, unified LRU 42, an optimal cache 28; no cache has more than 96.88 %
     digest c0e468c86089c9f9
     ");
     insta::assert_snapshot!(done(&["trace", "info", &file("toy.csv", CSV)]), @"
@@ -65,7 +66,27 @@ fn info_says_what_routing_is_like() {
     a layer's hottest tenth of experts has 50.00 % of its routes, entropy 0.410
     of a token's experts the token before used 50.00 %
     an expert is used again after 1 token (median of 5 uses), 90 % within 1, 99 % within 1, the longest 1
+    no cache has 90 % hits, and none more than 50.00 %: 5 of 10 uses are the first of their expert
     digest 3910f30f5091028e
+    ");
+}
+
+#[test]
+fn slots_have_bytes_where_an_experts_are_known() {
+    // Each layer uses one expert nine times: with one pool, two slots hold both, and 16 of 18 uses hit at most.
+    let head = "0,0,STEP,0,0,5,1\n0,0,STEP,1,0,5,1\n";
+    let of_tokens = |tokens: usize| {
+        let lines: String = (0..tokens).map(|token| head.replace("STEP", &token.to_string())).collect();
+        let (before, _) = CSV.split_once("0,0,0,0,0,5").unwrap();
+        file("walk.csv", &(before.replace("n_expert_used=2", "n_expert_used=1") + &lines))
+    };
+    let needs = |tokens| {
+        let text = done(&["trace", "info", &of_tokens(tokens)]);
+        text.lines().find(|line| line.contains("no cache has")).unwrap().to_owned()
+    };
+    insta::assert_snapshot!([9, 10].map(needs).join("\n"), @"
+    no cache has 90 % hits, and none more than 88.89 %: 2 of 18 uses are the first of their expert
+    for 90 % hits per-layer LRU needs 2 slots (400 B), unified LRU 2 (400 B), an optimal cache 2 (400 B); no cache has more than 90.00 %
     ");
 }
 
@@ -156,6 +177,13 @@ fn info_in_json() {
           "tokens": 1
         }
       ],
+      "slots_for_hits": {
+        "hit_rate": 0.9,
+        "most_hit_rate": 0.5,
+        "optimal": null,
+        "per_layer": null,
+        "unified": null
+      },
       "tokens": 3,
       "top_k": 2
     }
@@ -179,6 +207,8 @@ fn a_trained_model_is_counted_as_elsewhere() {
     near("hottest_tenth_share", 0.186_661_672_374);
     near("entropy", 0.972_363_574_435);
     near("next_token_overlap", 0.273_413_378_308);
+    let needs = &json["slots_for_hits"];
+    assert_eq!([&needs["per_layer"], &needs["unified"], &needs["optimal"]], [310, 311, 217]);
 }
 
 #[test]
