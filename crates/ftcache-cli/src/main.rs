@@ -18,6 +18,7 @@ mod sweep;
 mod sweep_lines;
 mod sweep_picture;
 mod sweep_report;
+mod sweep_rules;
 mod sweep_space;
 mod table;
 mod trace;

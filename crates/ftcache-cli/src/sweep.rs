@@ -8,11 +8,14 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
+use ftcache::Scope;
+use ftcache::policy::Eviction;
 use ftcache_model::MoeModel;
 use ftcache_trace::{Events, Header, MissCurve, Trace};
 
 use crate::Failure;
 use crate::sweep_lines::{Line, Lru, Misses, cut, lines, optimum};
+use crate::sweep_rules::contender;
 use crate::sweep_space::{ExpertBytes, Size, Space};
 use crate::table::{count, grouped};
 use crate::{sweep_picture, sweep_report};
@@ -40,6 +43,9 @@ pub(crate) struct Arguments {
     /// Tokens that are one step of each layer
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     batch: u32,
+    /// The rules for victims to be compared: lru, lfu, cyclic, learned; LRU is always among them
+    #[arg(long, value_name = "RULES", value_delimiter = ',', default_value = "learned")]
+    eviction: Vec<Eviction>,
     /// Bytes of an expert [default: the trace's own, where it has them]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..1 << 40))]
     expert_bytes: Option<u64>,
@@ -124,6 +130,12 @@ impl Sweep {
 
         let lru = Lru::new(&space, &events, header)?;
         let mut contenders = lru.contenders();
+        let is_asked = |rule: &Eviction| *rule != Eviction::Lru && arguments.eviction.contains(rule);
+        for rule in Eviction::ALL.into_iter().filter(is_asked) {
+            for scope in [Scope::Unified, Scope::PerLayer] {
+                contenders.push(contender(&space, &events, rule, scope));
+            }
+        }
         contenders.push(optimum(&space, &events));
         let lines = lines(&contenders, &sizes, arguments.svg.is_some());
         drop(contenders);

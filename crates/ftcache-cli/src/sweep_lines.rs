@@ -26,15 +26,19 @@ pub(crate) enum Cost {
     LookUp,
     /// A pass over the trace.
     Pass,
+    /// Every step of the trace, decided by a cache.
+    Replay,
 }
 
 impl Cost {
     /// About so many sizes are drawn, besides those asked for. Of a curve some two pixels of a picture each; of passes
     /// as few as do: straight from one table row to the next, the optimum would lie above LRU where rows are far apart.
+    /// Of replays, which are slow, the rows of the table alone.
     fn drawn_sizes(self) -> u64 {
         match self {
             Self::LookUp => 300,
             Self::Pass => 30,
+            Self::Replay => 1,
         }
     }
 }
@@ -96,7 +100,7 @@ pub(crate) fn lines(contenders: &[Contender<'_>], sizes: &[u64], is_drawn: bool)
         .collect();
     // Apart, so that what is shown of the passes is how far they are.
     let (passes, look_ups): (Vec<_>, Vec<_>) =
-        jobs.into_iter().partition(|&(index, _)| contenders[index].cost == Cost::Pass);
+        jobs.into_iter().partition(|&(index, _)| contenders[index].cost != Cost::LookUp);
     let mut lines: Vec<Line> = contenders.iter().map(Contender::line).collect();
     for jobs in [look_ups, passes] {
         let answers = in_parallel("sizes", jobs.len(), |job| (contenders[jobs[job].0].misses)(jobs[job].1));
@@ -244,7 +248,7 @@ fn in_pool(events: &Events, layers: &[LayerId]) -> Events {
 }
 
 /// Over all pools; none if one of them has none.
-fn sum(space: &Space, groups: &[Vec<LayerId>], misses: impl Fn(usize) -> Option<u64>) -> Option<Misses> {
+pub(crate) fn sum(space: &Space, groups: &[Vec<LayerId>], misses: impl Fn(usize) -> Option<u64>) -> Option<Misses> {
     (0..).zip(groups).try_fold(Misses::NONE, |all, (pool, layers)| {
         let count = misses(pool)?;
         let bytes = space.expert_bytes(layers).map(|bytes| bytes.saturating_mul(count));

@@ -18,7 +18,7 @@ use std::env;
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use ftcache_policy::{ExpertId, Fetch, FetchOrder, FetchRule, Fraction, LayerId, PoolId};
+use ftcache_policy::{Eviction, ExpertId, Fetch, FetchOrder, FetchRule, Fraction, LayerId, PoolId};
 use ftcache_residency::{Cache, Misses, Phase, Plan, Step};
 use ftcache_testkit::generators::Decode;
 
@@ -96,11 +96,12 @@ fn main() {
     let token_count = if timed { 512 } else { 2 };
     for model in &MODELS {
         for divisor in SLOT_DIVISORS {
-            for (word, temperature, (strategy, step)) in cases() {
+            for (word, temperature, (strategy, step), eviction) in cases() {
                 let slot_count = model.layer_count * model.expert_count / divisor;
                 let tokens = temperature.tokens(model, token_count);
                 let pool_of_layer = vec![Some(PoolId::new(0)); model.layer_count as usize];
                 let mut cache = Cache::with_pools(model.expert_count, &pool_of_layer, &[slot_count]).unwrap();
+                cache.set_eviction(eviction).unwrap();
                 let mut plan = Plan::new();
                 tokens.iter().for_each(|token| run(&mut cache, step, token, &mut plan));
                 cache.reset_stats();
@@ -124,11 +125,16 @@ fn main() {
     criterion.final_summary();
 }
 
-/// Every temperature of plain steps, and steady ones of every other kind.
-fn cases() -> impl Iterator<Item = (&'static str, Temperature, (&'static str, Step))> {
+/// Every temperature of plain steps, under LRU and under the dearest rule, and steady ones of every other kind.
+fn cases() -> Vec<(&'static str, Temperature, (&'static str, Step), Eviction)> {
     let [plain, others @ ..] = admissions();
-    let steady = others.map(|other| ("steady", Temperature::Steady, other));
-    Temperature::ALL.map(|(word, temperature)| (word, temperature, plain)).into_iter().chain(steady)
+    let learned = (Eviction::Learned.name(), plain.1);
+    let mut cases = Vec::new();
+    for (admission, eviction) in [(plain, Eviction::Lru), (learned, Eviction::Learned)] {
+        cases.extend(Temperature::ALL.map(|(word, temperature)| (word, temperature, admission, eviction)));
+    }
+    cases.extend(others.map(|other| ("steady", Temperature::Steady, other, Eviction::Lru)));
+    cases
 }
 
 /// One token: a step of each layer.
