@@ -20,6 +20,9 @@ struct Worst {
     expert: u32,
 }
 
+/// Of a layer whose keys are not true. Experts are fewer, so that no layer has this as its worst.
+const UNRANKED: Worst = Worst { key: NO_KEY, expert: u32::MAX };
+
 /// Who goes, by score.
 #[derive(Debug, Clone)]
 pub(crate) struct Ranking {
@@ -28,8 +31,8 @@ pub(crate) struct Ranking {
     layers_of: Vec<Vec<LayerId>>,
     /// `keys[flat expert]`: of a candidate its chance, then its slot. Of a layer that is not ranked they say nothing.
     keys: Vec<u64>,
-    /// `worst[layer]`; `None` if the layer is not ranked.
-    worst: Vec<Option<Worst>>,
+    /// `worst[layer]`, which may have gone since.
+    worst: Vec<Worst>,
     /// The victims that were taken last, with the stamps that they had.
     taken: Vec<(SlotId, u64)>,
 }
@@ -43,6 +46,12 @@ pub(crate) struct Slots<'a> {
     pub(crate) layer: LayerId,
     /// Slots that it uses beside those that it has stamped.
     pub(crate) spared: Option<&'a BitSet>,
+}
+
+impl Slots<'_> {
+    fn uses(&self, slot: SlotId) -> bool {
+        self.recency.stamp(slot) == self.number || self.spared.is_some_and(|spared| spared.contains(slot.index()))
+    }
 }
 
 impl Ranking {
@@ -59,7 +68,7 @@ impl Ranking {
             expert_count: expert_count as usize,
             layers_of,
             keys: vec![NO_KEY; layer_count * expert_count as usize],
-            worst: vec![None; layer_count],
+            worst: vec![UNRANKED; layer_count],
             taken: Vec::new(),
         }
     }
@@ -88,12 +97,12 @@ impl Ranking {
     /// said.
     #[inline]
     pub(crate) fn unrank(&mut self, layer: LayerId) {
-        self.worst[layer.index()] = None;
+        self.worst[layer.index()] = UNRANKED;
     }
 
     /// All layers have got others.
     pub(crate) fn unrank_all(&mut self) {
-        self.worst.fill(None);
+        self.worst.fill(UNRANKED);
     }
 
     /// Takes `count` victims, in their order, and stamps them. Returns how many were free; the slots are
@@ -107,12 +116,20 @@ impl Ranking {
         let taken = &mut self.taken;
         let (free_count, idle_count) =
             slots.recency.take_idle(count, slots.number, slots.spared, |slot, stamp| taken.push((slot, stamp)));
-        // What the step uses is no candidate now, and is one later.
-        self.unrank(slots.layer);
-        for _ in idle_count..count {
-            let slot = self.take_worst(&slots, map);
-            let stamp = slots.recency.take(slot, slots.number);
-            self.taken.push((slot, stamp));
+        if idle_count < count {
+            // What the step uses is no candidate now, and is one later.
+            self.unrank(slots.layer);
+            for index in 0..self.layers_of[slots.pool.index()].len() {
+                let layer = self.layers_of[slots.pool.index()][index];
+                if self.worst[layer.index()] == UNRANKED {
+                    self.rank(layer, &slots, map.layer(layer));
+                }
+            }
+            for _ in idle_count..count {
+                let slot = self.take_worst(&slots, map);
+                let stamp = slots.recency.take(slot, slots.number);
+                self.taken.push((slot, stamp));
+            }
         }
         self.unrank(slots.layer);
         free_count
@@ -123,66 +140,51 @@ impl Ranking {
         &self.taken
     }
 
+    /// The worst of the layers' worst, if it is still a candidate: another layer's that is gone would only have hidden a
+    /// better one.
     fn take_worst(&mut self, slots: &Slots<'_>, map: &Map) -> SlotId {
-        let layers = std::mem::take(&mut self.layers_of[slots.pool.index()]);
-        let mut lowest = None;
-        for &layer in &layers {
-            if let Some(worst) = self.worst_of(layer, slots, map.layer(layer)) {
-                let score = self.scores.score((worst.key >> 32) as u32, layer, slots.layer);
-                let key = (score, worst.key as u32);
-                if lowest.is_none_or(|(lowest, _, _)| key < lowest) {
-                    lowest = Some((key, layer, worst.expert));
+        loop {
+            let mut lowest = (u64::MAX, u32::MAX);
+            let mut lowest_layer = None;
+            for &layer in &self.layers_of[slots.pool.index()] {
+                let worst = self.worst[layer.index()];
+                if worst.key != NO_KEY {
+                    let key = (self.scores.score((worst.key >> 32) as u32, layer, slots.layer), worst.key as u32);
+                    if key < lowest {
+                        (lowest, lowest_layer) = (key, Some(layer));
+                    }
                 }
             }
-        }
-        self.layers_of[slots.pool.index()] = layers;
-        let ((_, slot), layer, expert) = lowest.expect("no more victims are taken than there are candidates");
-        self.strike(layer, expert);
-        SlotId::new(slot)
-    }
-
-    /// The layer's resident that goes first, ranked anew where it has to be; `None` if it has no candidate.
-    #[inline]
-    fn worst_of(&mut self, layer: LayerId, slots: &Slots<'_>, experts: &[Expert]) -> Option<Worst> {
-        loop {
-            let Some(worst) = self.worst[layer.index()] else {
-                self.rank(layer, slots, experts);
-                continue;
-            };
-            if worst.key == NO_KEY {
-                return None;
+            let layer = lowest_layer.expect("no more victims are taken than there are candidates");
+            let expert = self.worst[layer.index()].expert;
+            self.keys[layer.index() * self.expert_count + expert as usize] = NO_KEY;
+            self.worst[layer.index()] = self.find_worst(layer);
+            let slot = SlotId::new(lowest.1);
+            if map.layer(layer)[expert as usize].place.holds(slot) && !slots.recency.is_pinned(slot) {
+                return slot;
             }
-            let slot = SlotId::new(worst.key as u32);
-            // It may have gone since, or have been pinned.
-            if experts[worst.expert as usize].place.holds(slot) && !slots.recency.is_pinned(slot) {
-                return Some(worst);
-            }
-            self.strike(layer, worst.expert);
         }
     }
 
     /// Works out the keys of a layer's candidates.
     fn rank(&mut self, layer: LayerId, slots: &Slots<'_>, experts: &[Expert]) {
         let keys = &mut self.keys[layer.index() * self.expert_count..][..self.expert_count];
+        let chances = self.scores.chances(layer);
+        // The step uses slots of its own layer alone.
+        let may_be_used = layer == slots.layer;
+        let any_pinned = slots.recency.pinned_count() > 0;
         for ((expert, known), key) in (0..).zip(experts).zip(keys) {
             *key = NO_KEY;
             if !known.place.is_slot() {
                 continue;
             }
             let slot = known.place.slot();
-            let is_used = slots.recency.stamp(slot) == slots.number
-                || slots.spared.is_some_and(|spared| spared.contains(slot.index()));
-            if !is_used && !slots.recency.is_pinned(slot) {
-                *key = key_of(self.scores.chance(layer, ExpertId::new(expert)), slot);
+            let is_out = may_be_used && slots.uses(slot) || any_pinned && slots.recency.is_pinned(slot);
+            if !is_out {
+                *key = key_of(chances.of(ExpertId::new(expert)), slot);
             }
         }
-        self.worst[layer.index()] = Some(self.find_worst(layer));
-    }
-
-    /// Takes an expert out of its layer's candidates.
-    fn strike(&mut self, layer: LayerId, expert: u32) {
-        self.keys[layer.index() * self.expert_count + expert as usize] = NO_KEY;
-        self.worst[layer.index()] = Some(self.find_worst(layer));
+        self.worst[layer.index()] = self.find_worst(layer);
     }
 
     fn find_worst(&self, layer: LayerId) -> Worst {
@@ -201,17 +203,21 @@ impl Ranking {
     pub(crate) fn check(&self, map: &Map, pools: &[Pool]) -> Result<(), String> {
         for (pool, layers) in pools.iter().zip(&self.layers_of) {
             for &layer in layers {
-                let Some(worst) = self.worst[layer.index()] else { continue };
+                let worst = self.worst[layer.index()];
+                if worst == UNRANKED {
+                    continue;
+                }
                 if worst != self.find_worst(layer) {
                     return Err(format!("layer {layer} has another worst than {worst:?}"));
                 }
                 let keys = &self.keys[layer.index() * self.expert_count..][..self.expert_count];
+                let chances = self.scores.chances(layer);
                 for ((expert, known), &key) in (0..).zip(map.layer(layer)).zip(keys) {
                     if !known.place.is_slot() || pool.recency.is_pinned(known.place.slot()) {
                         continue;
                     }
                     let slot = known.place.slot();
-                    let right = key_of(self.scores.chance(layer, ExpertId::new(expert)), slot);
+                    let right = key_of(chances.of(ExpertId::new(expert)), slot);
                     // Slots of stamp 1 are found without a ranking.
                     if key != right && pool.recency.stamp(slot) != Recency::COLD {
                         return Err(format!("layer {layer} expert {expert} has key {key:x} and not {right:x}"));

@@ -39,10 +39,10 @@ impl Followers {
         }
     }
 
-    /// How often an expert followed those that its layer used last.
+    /// How often each expert of a layer followed those that it used last.
     #[inline]
-    pub(super) fn count(&self, layer: usize, expert: usize) -> u16 {
-        self.counts[layer * self.expert_count + expert]
+    pub(super) fn counts(&self, layer: usize) -> &[u16] {
+        &self.counts[layer * self.expert_count..][..self.expert_count]
     }
 
     /// Counts a step of these experts, of which there is at least one. Returns the sum of the counts.

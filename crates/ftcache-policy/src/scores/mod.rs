@@ -71,8 +71,8 @@ pub struct Scores {
     expert_count: usize,
     /// `turns[layer]`: its steps so far.
     turns: Vec<u32>,
-    /// `counts[(layer * halves + half) * expert_count + expert]`.
-    counts: Vec<u32>,
+    /// `counts[flat expert][half]`: together, since they are wanted together.
+    counts: Vec<[u32; HALVES]>,
     shares: Vec<[Share; COMPONENTS]>,
     weights: [u32; COMPONENTS],
     followers: Option<Followers>,
@@ -106,7 +106,7 @@ impl Scores {
             rule,
             expert_count: experts,
             turns: vec![0; layer_count],
-            counts: vec![0; layer_count * halves * experts],
+            counts: vec![[0; HALVES]; layer_count * experts],
             shares: vec![[Share::default(); COMPONENTS]; layer_count],
             weights,
             followers: has_followers.then(|| Followers::new(layer_count, experts)),
@@ -153,10 +153,11 @@ impl Scores {
         if self.rule != Eviction::Learned {
             return;
         }
+        let chances = self.chances(LayerId::from_index(layer));
         let mut credits = [0; COMPONENTS];
         let mut foreseen = 0;
         for &expert in used {
-            let parts = self.parts(layer, expert as usize);
+            let parts = chances.parts(expert as usize);
             let chance: u64 = parts.iter().sum::<u64>() >> 28;
             let Some(one) = (1_u64 << 48).checked_div(chance) else { continue };
             foreseen += 1;
@@ -176,49 +177,35 @@ impl Scores {
             self.turns[layer] = self.turns[layer].wrapping_add(1);
         }
         let turn = self.turns[layer];
-        let halves = halves(self.rule);
-        let of_layer = halves.len() * self.expert_count;
-        let counts = &mut self.counts[layer * of_layer..][..of_layer];
-        let shares = &mut self.shares[layer];
-        for ((&log_half, counts), share) in halves.iter().zip(counts.chunks_exact_mut(self.expert_count)).zip(shares) {
+        let counts = &mut self.counts[layer * self.expert_count..][..self.expert_count];
+        for (half, &log_half) in halves(self.rule).iter().enumerate() {
+            let share = &mut self.shares[layer][half];
             if !continues && is_brought_down(turn, log_half) {
-                counts.iter_mut().for_each(|count| *count >>= 8);
+                counts.iter_mut().for_each(|counts| counts[half] >>= 8);
                 share.total >>= 8;
             }
             let more = use_at(turn, log_half);
-            used.iter().for_each(|&expert| {
-                let count = &mut counts[expert as usize];
+            for &expert in used {
+                let count = &mut counts[expert as usize][half];
                 *count = count.saturating_add(more);
-            });
+            }
             share.total += u64::from(more) * used.len() as u64;
         }
     }
 
-    /// What each component gives to an expert's chance, in 2^-60 of all of the next step's uses.
-    #[inline]
-    fn parts(&self, layer: usize, expert: usize) -> [u64; COMPONENTS] {
-        let shares = &self.shares[layer];
-        let halves = halves(self.rule).len();
-        let mut parts = [0; COMPONENTS];
-        for half in 0..halves {
-            let count = self.counts[(layer * halves + half) * self.expert_count + expert];
-            parts[half] = u64::from(count) * shares[half].gain;
-        }
-        if let Some(followers) = &self.followers {
-            parts[HALVES] = u64::from(followers.count(layer, expert)) * shares[HALVES].gain;
-        }
-        parts
-    }
-
-    /// An expert's share of the uses of its layer's next step, in 2^-31.
+    /// The chances of a layer's experts, as they stand until its next step.
     ///
     /// # Panics
     ///
-    /// If there is no such layer or expert.
+    /// If there is no such layer.
     #[inline]
-    pub fn chance(&self, layer: LayerId, expert: ExpertId) -> u32 {
-        assert!(expert.index() < self.expert_count, "expert {expert} of {}", self.expert_count);
-        (self.parts(layer.index(), expert.index()).iter().sum::<u64>() >> 29) as u32
+    pub fn chances(&self, layer: LayerId) -> Chances<'_> {
+        let experts = layer.index() * self.expert_count..(layer.index() + 1) * self.expert_count;
+        Chances {
+            counts: &self.counts[experts],
+            follows: self.followers.as_ref().map_or(&[], |followers| followers.counts(layer.index())),
+            gains: self.shares[layer.index()].map(|share| share.gain),
+        }
     }
 
     /// What a chance at the next step of `layer` is worth in a step of `now`. The lowest goes.
@@ -236,5 +223,36 @@ impl Scores {
         let (layer, now) = (layer.index(), now.index());
         let ahead = if layer > now { layer - now } else { layer + self.turns.len() - now };
         self.nearness[ahead]
+    }
+}
+
+/// The chances of one layer's experts.
+pub struct Chances<'a> {
+    counts: &'a [[u32; HALVES]],
+    /// Empty if nothing follows.
+    follows: &'a [u16],
+    gains: [u64; COMPONENTS],
+}
+
+impl Chances<'_> {
+    /// An expert's share of the uses of its layer's next step, in 2^-31.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such expert.
+    #[inline]
+    pub fn of(&self, expert: ExpertId) -> u32 {
+        (self.parts(expert.index()).iter().sum::<u64>() >> 29) as u32
+    }
+
+    /// What each component gives to an expert's chance, in 2^-60 of all of the next step's uses.
+    #[inline]
+    fn parts(&self, expert: usize) -> [u64; COMPONENTS] {
+        let counts = &self.counts[expert];
+        let follows = self.follows.get(expert).copied().unwrap_or(0);
+        std::array::from_fn(|component| {
+            let count = if component < HALVES { counts[component] } else { u32::from(follows) };
+            u64::from(count) * self.gains[component]
+        })
     }
 }
