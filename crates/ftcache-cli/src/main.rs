@@ -13,6 +13,8 @@ mod probe;
 mod probe_report;
 mod progress;
 mod replay;
+mod replay_times;
+mod replay_times_report;
 mod split_trace;
 mod sweep;
 mod sweep_picture;
@@ -39,8 +41,8 @@ enum Command {
     Inspect(inspect::Arguments),
     /// Divide a budget into slots, before anything is loaded
     Plan(Box<plan::Arguments>),
-    /// Drive a cache with recorded routing: move generated rows, check every slot, count hits
-    Replay(replay::Arguments),
+    /// Drive a cache with recorded routing: move generated rows, check every slot, count hits; or say how long steps wait
+    Replay(Box<replay::Arguments>),
     /// Look at recorded routing, convert it, or make some up
     Trace(trace::Arguments),
     /// Say what caches of every size would miss on recorded routing

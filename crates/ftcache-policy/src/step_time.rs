@@ -307,6 +307,14 @@ impl Behind {
         }
     }
 
+    /// Time in which the CPU rests until every flight has landed: what a step that fetches rows waits for first. Returns
+    /// how long that is.
+    pub fn drain(&mut self) -> u64 {
+        let before = self.link_ns;
+        self.pass(u64::MAX);
+        self.link_ns - before
+    }
+
     /// The CPU computes so many experts of a layer while flights go on. Returns how long that takes, in nanoseconds;
     /// `None` if the CPU has no code for them, and nothing has passed. Each change of rates is rounded up.
     pub fn compute(&mut self, rates: &StepRates, experts: u32) -> Option<u64> {

@@ -248,5 +248,9 @@ fn a_cpu_that_is_left_nothing_waits_for_the_flight() {
     assert_eq!(behind.land(), Some(1));
     // A flight of no rows has landed at once.
     behind.take_off(2, &rates, 0);
-    assert_eq!(behind.land(), Some(2));
+    assert_eq!((behind.land(), behind.drain()), (Some(2), 0));
+    // Two of them and their rows, one after the other.
+    behind.take_off(3, &rates, 2);
+    behind.take_off(4, &rates, 6);
+    assert_eq!((behind.drain(), behind.land(), behind.land()), (2_000_000, Some(3), Some(4)));
 }

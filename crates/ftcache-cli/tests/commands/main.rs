@@ -10,6 +10,7 @@ mod load;
 mod plan;
 mod probe;
 mod replay;
+mod replay_times;
 mod split;
 mod sweep;
 mod trace;
