@@ -47,7 +47,7 @@ enum Command {
     Trace(trace::Arguments),
     /// Say what caches of every size would miss on recorded routing
     Sweep(sweep::Arguments),
-    /// Measure the link to a device and the CPU's memory, and write the rates that `plan` reads
+    /// Measure the link to a device and the CPU's memory, and write the rates that `plan` and `replay` read
     Probe(probe::Arguments),
     /// Read a model's experts into host memory and pin them, as an engine does, and say how that went
     Load(load::Arguments),

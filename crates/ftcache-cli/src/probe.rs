@@ -55,7 +55,7 @@ pub(crate) struct Arguments {
     /// Q4_K=9.1e10; may be given several times [default: what memory reads reach]
     #[arg(long, value_name = "TAG=BYTES_PER_S", value_parser = parse_cpu_rate, requires = "rates")]
     cpu_rate: Vec<CpuRate>,
-    /// Write rates of the model's experts for `plan --rates`
+    /// Write rates of the model's experts for `plan --rates` and `replay --rates`
     #[arg(long, value_name = "FILE", requires = "model")]
     rates: Option<PathBuf>,
     /// Print JSON instead of tables

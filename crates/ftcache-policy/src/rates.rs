@@ -130,7 +130,7 @@ impl Rates {
     ///
     /// Seconds that are negative, infinite or not a number.
     pub fn with_seconds_per_step(self, seconds: f64) -> Result<Self, RatesError> {
-        if !(seconds >= 0.0 && seconds < f64::INFINITY) {
+        if !(0.0..f64::INFINITY).contains(&seconds) {
             return Err(RatesError::StepSeconds { seconds: seconds.to_string() });
         }
         Ok(Self { seconds_per_step: Some(seconds), ..self })
