@@ -13,6 +13,8 @@ mod probe;
 mod probe_report;
 mod progress;
 mod replay;
+mod replay_times;
+mod replay_times_report;
 mod split_trace;
 mod sweep;
 mod sweep_lines;
@@ -42,13 +44,13 @@ enum Command {
     Inspect(inspect::Arguments),
     /// Divide a budget into slots, before anything is loaded
     Plan(Box<plan::Arguments>),
-    /// Drive a cache with recorded routing: move generated rows, check every slot, count hits
-    Replay(replay::Arguments),
+    /// Drive a cache with recorded routing: move generated rows, check every slot, count hits; or say how long steps wait
+    Replay(Box<replay::Arguments>),
     /// Look at recorded routing, convert it, or make some up
     Trace(trace::Arguments),
     /// Say what caches of every size would miss on recorded routing
     Sweep(sweep::Arguments),
-    /// Measure the link to a device and the CPU's memory, and write the rates that `plan` reads
+    /// Measure the link to a device and the CPU's memory, and write the rates that `plan` and `replay` read
     Probe(probe::Arguments),
     /// Read a model's experts into host memory and pin them, as an engine does, and say how that went
     Load(load::Arguments),

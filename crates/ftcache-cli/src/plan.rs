@@ -161,11 +161,20 @@ enum StrategyArgument {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum FetchOrderArgument {
+pub(crate) enum FetchOrderArgument {
     /// The most recently active first
     Recency,
     /// The lowest id first
     LowestId,
+}
+
+impl From<FetchOrderArgument> for FetchOrder {
+    fn from(order: FetchOrderArgument) -> Self {
+        match order {
+            FetchOrderArgument::Recency => Self::Recency,
+            FetchOrderArgument::LowestId => Self::LowestId,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
@@ -206,8 +215,9 @@ struct SlotLimit {
     slots: u32,
 }
 
+/// How many misses of a hybrid step are fetched.
 #[derive(Debug, Clone, Copy)]
-enum FetchArgument {
+pub(crate) enum FetchArgument {
     UpTo(u32),
     By(Rounding, Option<Fraction>),
 }
@@ -235,7 +245,7 @@ fn parse_slot_limit(text: &str) -> Result<SlotLimit, String> {
     Ok(SlotLimit { tag, slots })
 }
 
-fn parse_fetch(text: &str) -> Result<FetchArgument, String> {
+pub(crate) fn parse_fetch(text: &str) -> Result<FetchArgument, String> {
     let unknown =
         || format!("{text:?} is not a number of misses, min-wait, prefer-fetch or carry, with a fraction or not");
     if let Ok(most) = text.trim().parse() {
@@ -431,10 +441,7 @@ fn settings(arguments: &Arguments, blocks: &[u32]) -> Result<Settings, Failure> 
         }
         FetchArgument::By(rounding, None) => FetchChoice::Measured { rounding, most },
     });
-    settings.fetch_order = arguments.fetch_order.map(|order| match order {
-        FetchOrderArgument::Recency => FetchOrder::Recency,
-        FetchOrderArgument::LowestId => FetchOrder::LowestId,
-    });
+    settings.fetch_order = arguments.fetch_order.map(FetchOrder::from);
     settings.small_row_bytes = arguments.small_rows;
     settings.device = arguments.device.clone();
     if !arguments.cpu_code.is_empty() {

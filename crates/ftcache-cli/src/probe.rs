@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use ftcache::policy::{Pair, Point, Rates, parse_bytes};
 use ftcache::transfer::{
     ContendedPoint, CopyPoint, Reads, measure_batches, measure_contended, measure_copies, measure_gathers,
-    measure_reads,
+    measure_reads, measure_step,
 };
 use ftcache::{BatchReport, CudaContext, CudaDevice, CudaDriver, CudaFacts, Device, HostDevice};
 use ftcache_model::MoeModel;
@@ -55,7 +55,7 @@ pub(crate) struct Arguments {
     /// Q4_K=9.1e10; may be given several times [default: what memory reads reach]
     #[arg(long, value_name = "TAG=BYTES_PER_S", value_parser = parse_cpu_rate, requires = "rates")]
     cpu_rate: Vec<CpuRate>,
-    /// Write rates of the model's experts for `plan --rates`
+    /// Write rates of the model's experts for `plan --rates` and `replay --rates`
     #[arg(long, value_name = "FILE", requires = "model")]
     rates: Option<PathBuf>,
     /// Print JSON instead of tables
@@ -228,11 +228,24 @@ impl Measurements {
         let batches = batched.then(|| measure_batches(device, sizes, total_bytes, &mut shown(&mut line, "batches")));
         let batches = batches.transpose()?;
         let gathers = measure_gathers(device, sizes, total_bytes, &mut shown(&mut line, "gathers"))?;
+        let step_seconds = measure_step(device)?;
         let read_rate = measure_reads(reads, &mut shown(&mut line, "reads"))?;
         let contended =
             measure_contended(device, sizes, total_bytes, reads, &mut shown(&mut line, "copies beside reads"))?;
         let (name, found, left_out) = (device.name(), Found::Host(String::new()), left_out.clone());
-        Ok(Measured { name, found, total_bytes, left_out, copies, batches, gathers, reads, read_rate, contended })
+        Ok(Measured {
+            name,
+            found,
+            total_bytes,
+            left_out,
+            copies,
+            batches,
+            gathers,
+            step_seconds,
+            reads,
+            read_rate,
+            contended,
+        })
     }
 }
 
@@ -269,6 +282,8 @@ pub(crate) struct Measured {
     /// `None` where the device takes none.
     pub(crate) batches: Option<Vec<CopyPoint>>,
     pub(crate) gathers: Vec<CopyPoint>,
+    /// What a step's copies take besides their bytes.
+    pub(crate) step_seconds: f64,
     pub(crate) reads: Reads,
     pub(crate) read_rate: f64,
     pub(crate) contended: Vec<ContendedPoint>,
@@ -324,7 +339,8 @@ impl Measured {
             )
         });
         let notes: Vec<String> = by_reads.into_iter().chain(faster).collect();
-        Ok((Rates::new(&self.name, points)?, (!notes.is_empty()).then(|| notes.join("; "))))
+        let rates = Rates::new(&self.name, points)?.with_seconds_per_step(self.step_seconds)?;
+        Ok((rates, (!notes.is_empty()).then(|| notes.join("; "))))
     }
 }
 
@@ -424,6 +440,7 @@ mod tests {
             copies: Vec::new(),
             batches: Some(vec![copies(100, 1e-6), copies(900, 3e-6)]),
             gathers: Vec::new(),
+            step_seconds: 9e-6,
             reads: Reads { threads: 3, bytes: 1 },
             read_rate: 5e9,
             contended: vec![beside(100, 2e-6, 4e9), beside(900, 6e-6, 3e9)],
@@ -438,6 +455,7 @@ mod tests {
             [("b", 2e9), ("c", 4.5e9)].map(|(tag, rate)| CpuRate { tag: tag.to_owned(), bytes_per_second: rate });
         let (rates, note) = measured.rates(&experts, &given).unwrap();
         let near = |one: f64, other: f64| assert!((one / other - 1.0).abs() < 1e-12, "{one} {other}");
+        assert_eq!(rates.seconds_per_step(), Some(9e-6));
         let [a, b, c] = rates.points() else { panic!("three points") };
         near(a.link, 1900.0 / 7e-6);
         let pair = a.contended.unwrap();

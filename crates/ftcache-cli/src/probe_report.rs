@@ -57,6 +57,7 @@ impl Measured {
         if let Some(batches) = &self.batches {
             write_fit(out, "copies in batches", batches)?;
         }
+        writeln!(out, "a step's copies take {} us besides their bytes", micro(self.step_seconds))?;
         let Some(MeasuredRates { path, rates, note, written }) = rates else { return Ok(()) };
         let mut table = Table::new(["rates of", "expert bytes", "link GB/s", "CPU GB/s", "link beside", "CPU beside"]);
         for point in rates.points() {
@@ -107,6 +108,7 @@ impl Measured {
             "copies": points(&self.copies),
             "batches": self.batches.as_deref().map(points),
             "gathers": points(&self.gathers),
+            "seconds_per_step": self.step_seconds,
             "reads": {
                 "threads": self.reads.threads,
                 "bytes": self.reads.bytes,
@@ -203,6 +205,9 @@ pub(crate) fn rates_json(rates: &Rates, note: Option<&str>) -> Value {
         })
         .collect();
     let mut whole = json!({ "device": rates.device(), "points": points });
+    if let Some(seconds) = rates.seconds_per_step() {
+        whole["seconds_per_step"] = json!(seconds);
+    }
     if let Some(note) = note {
         whole["note"] = json!(note);
     }

@@ -2,6 +2,8 @@
 //!
 //! The rows are generated: every byte depends on its layer, bank, expert and place, so that a wrong row, a row in a
 //! wrong slot or half a row is seen. Each token of the trace is one step of each layer, in order.
+//!
+//! With measured rates nothing is moved: `replay_times` says how long the steps would wait.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -20,7 +22,7 @@ use serde_json::{Value, json};
 use crate::memory::{available_bytes, check_memory};
 use crate::progress::ProgressLine;
 use crate::table::{Table, binary, count, grouped, percent};
-use crate::{Failure, ScopeArgument};
+use crate::{Failure, ScopeArgument, replay_times};
 
 /// Beside the weights, a bank as scales have it: few bytes a row.
 const SIDE_ROW_BYTES: u64 = 16;
@@ -47,9 +49,16 @@ pub(crate) struct Arguments {
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    times: replay_times::Arguments,
 }
 
 pub(crate) fn run(arguments: &Arguments, out: &mut String) -> Result<(), Failure> {
+    if let Some(rates) = &arguments.times.rates {
+        let Arguments { trace, slots, scope, json, times, .. } = arguments;
+        let replayed = replay_times::Replayed { trace, slots: *slots, scope: (*scope).into(), rates };
+        return replay_times::run(&replayed, times, *json, out);
+    }
     let Some(ordinal) = arguments.device else { return replay(arguments, HostDevice::new(), out) };
     let mut device = CudaDevice::new(CudaDriver::open()?, CudaContext::Primary(ordinal))?;
     device.probe_batches(0)?;
@@ -459,6 +468,7 @@ mod tests {
             device: None,
             per_layer: false,
             json: false,
+            times: replay_times::Arguments::default(),
         };
         let shape = ftcache_trace::Shape { tokens: 1, layers: 2, top_k: 2, experts: 8 };
         let mut replay = Replay::new(&arguments, shape, HostDevice::new()).unwrap();

@@ -13,6 +13,7 @@
 //! ```json
 //! {
 //!   "device": "NVIDIA H100 80GB HBM3",
+//!   "seconds_per_step": 8.7e-6,
 //!   "points": [
 //!     {
 //!       "tag": "Q4_K", "expert_bytes": 5308416,
@@ -24,7 +25,8 @@
 //! ```
 //!
 //! A point without `cpu_bytes_per_second` says that the CPU has no code for the quantisation; one without `contended`
-//! that both were measured alone. A `"note"` beside the device is for people: how the points were measured. A key
+//! that both were measured alone. `seconds_per_step` is what the copies of a step take besides their bytes, and may be
+//! left out. A `"note"` beside the device is for people: how the points were measured. A key
 //! that is not known is refused here, as it may be one of these misspelt.
 
 use std::path::{Path, PathBuf};
@@ -84,6 +86,8 @@ struct RatesFile {
     /// For people only.
     #[serde(default, rename = "note")]
     _note: Option<String>,
+    #[serde(default)]
+    seconds_per_step: Option<f64>,
     points: Vec<PointFile>,
 }
 
@@ -129,7 +133,8 @@ pub fn parse_profile(path: &Path, json: &[u8]) -> Result<Profile, MeasuredError>
 ///
 /// # Errors
 ///
-/// A file that cannot be read or is not of the form above; rates that [`Rates::new`] refuses.
+/// A file that cannot be read or is not of the form above; what [`Rates::new`] and [`Rates::with_seconds_per_step`]
+/// refuse.
 pub fn read_rates(path: &Path) -> Result<Rates, MeasuredError> {
     parse_rates(path, &read(path)?)
 }
@@ -140,7 +145,7 @@ pub fn read_rates(path: &Path) -> Result<Rates, MeasuredError> {
 ///
 /// As those of [`read_rates`], but for the file itself.
 pub fn parse_rates(path: &Path, json: &[u8]) -> Result<Rates, MeasuredError> {
-    let RatesFile { device, points, _note: _ } = parse(path, json)?;
+    let RatesFile { device, points, seconds_per_step, _note: _ } = parse(path, json)?;
     let point = |point: PointFile| Point {
         tag: point.tag.into_bytes(),
         expert_bytes: point.expert_bytes,
@@ -150,8 +155,12 @@ pub fn parse_rates(path: &Path, json: &[u8]) -> Result<Rates, MeasuredError> {
             .contended
             .map(|pair| Pair { link: pair.link_bytes_per_second, cpu: pair.cpu_bytes_per_second }),
     };
-    Rates::new(device, points.into_iter().map(point).collect())
-        .map_err(|error| MeasuredError::Rates { path: path.to_owned(), error })
+    let rates = Rates::new(device, points.into_iter().map(point).collect());
+    let whole = |rates: Rates| match seconds_per_step {
+        None => Ok(rates),
+        Some(seconds) => rates.with_seconds_per_step(seconds),
+    };
+    rates.and_then(whole).map_err(|error| MeasuredError::Rates { path: path.to_owned(), error })
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, MeasuredError> {

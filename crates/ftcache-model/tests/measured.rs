@@ -42,11 +42,22 @@ fn rates_are_read() {
 }
 
 #[test]
+fn what_a_step_takes_may_stand_beside_the_points() {
+    let with =
+        |seconds| rates(&RATES.replacen("\"points\"", &format!("\"seconds_per_step\": {seconds}, \"points\""), 1));
+    assert_eq!(rates(RATES).unwrap().seconds_per_step(), None);
+    assert_eq!(with("8.5e-6").unwrap().seconds_per_step(), Some(8.5e-6));
+    assert_eq!(with("0").unwrap().points(), rates(RATES).unwrap().points());
+    insta::assert_snapshot!(with("-1").unwrap_err(), @"r.json: the rates have -1 seconds a step besides its bytes");
+    insta::assert_snapshot!(with("\"8us\"").unwrap_err(), @r#"r.json: invalid type: string "8us", expected f64 at line 1 column 47"#);
+}
+
+#[test]
 fn a_note_beside_rates_is_for_people() {
     let noted = RATES.replacen("\"points\"", "\"note\": \"cpu rates are those of memory reads\", \"points\"", 1);
     assert_eq!(rates(&noted), rates(RATES));
     let misspelt = rates(&noted.replacen("\"note\"", "\"notes\"", 1)).unwrap_err();
-    insta::assert_snapshot!(misspelt, @"r.json: unknown field `notes`, expected one of `device`, `note`, `points` at line 1 column 29");
+    insta::assert_snapshot!(misspelt, @"r.json: unknown field `notes`, expected one of `device`, `note`, `seconds_per_step`, `points` at line 1 column 29");
     let number = rates(&noted.replacen("\"cpu rates are those of memory reads\"", "7", 1)).unwrap_err();
     insta::assert_snapshot!(number, @"r.json: invalid type: integer `7`, expected a string at line 1 column 31");
 }

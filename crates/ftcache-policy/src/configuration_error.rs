@@ -135,6 +135,11 @@ pub enum RatesError {
         /// The rate, as it prints.
         rate: String,
     },
+    /// A time that a step takes besides its bytes that is negative or not a number.
+    StepSeconds {
+        /// Seconds, as they print.
+        seconds: String,
+    },
     /// A ratio that is negative or not a number.
     Ratio {
         /// The ratio, as it prints.
@@ -163,6 +168,7 @@ impl fmt::Display for RatesError {
                     "the rates' point {point} is another of its quantisation with experts of {expert_bytes} bytes"
                 )
             }
+            Self::StepSeconds { seconds } => write!(f, "the rates have {seconds} seconds a step besides its bytes"),
             Self::Ratio { ratio } => write!(f, "a fraction of {ratio} of the misses; it is from 0 to 1"),
             Self::OtherDevice { measured, device } => {
                 write!(f, "the rates were measured on {measured:?}; this device is {device:?}")

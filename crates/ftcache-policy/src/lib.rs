@@ -52,6 +52,7 @@ mod search;
 mod settings;
 mod split;
 mod staging;
+mod step_time;
 mod tables;
 
 pub use bit_set::{BitSet, SORT_LANES, sort_distinct, sort_first};
@@ -77,4 +78,5 @@ pub use scores::{Chances, Scores};
 pub use settings::{CpuCode, FetchChoice, OtherModel, Reserve, Settings, StagingPlace, StrategyChoice};
 pub use split::{PoolBounds, Split, split_curve, split_equal, split_profile};
 pub use staging::{SMALL_ROW_BYTES, SlotRun, StageRange, Staging};
+pub use step_time::{Behind, StepRates, StepTime, StepTimeError};
 pub use tables::{Admission, table_bytes};

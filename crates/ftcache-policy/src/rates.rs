@@ -87,6 +87,7 @@ pub struct Recommendation {
 pub struct Rates {
     device: String,
     points: Vec<Point>,
+    seconds_per_step: Option<f64>,
 }
 
 impl Rates {
@@ -119,7 +120,25 @@ impl Rates {
                 }
             }
         }
-        Ok(Self { device: device.into(), points })
+        Ok(Self { device: device.into(), points, seconds_per_step: None })
+    }
+
+    /// The same, with the time that the copies of a step take besides their bytes, from enqueueing them to knowing that
+    /// they are done.
+    ///
+    /// # Errors
+    ///
+    /// Seconds that are negative, infinite or not a number.
+    pub fn with_seconds_per_step(self, seconds: f64) -> Result<Self, RatesError> {
+        if !(0.0..f64::INFINITY).contains(&seconds) {
+            return Err(RatesError::StepSeconds { seconds: seconds.to_string() });
+        }
+        Ok(Self { seconds_per_step: Some(seconds), ..self })
+    }
+
+    /// What the copies of a step take besides their bytes, if that was measured.
+    pub fn seconds_per_step(&self) -> Option<f64> {
+        self.seconds_per_step
     }
 
     /// The device on which they were measured.

@@ -64,7 +64,7 @@ pub use host_arena::{
 pub use late::LateFailure;
 pub use link::{
     ArenaRate, ArenaReport, ContendedPoint, CopyPoint, Link, LinkError, Reads, SPILL_RATIO, measure_batches,
-    measure_contended, measure_copies, measure_gathers, measure_reads,
+    measure_contended, measure_copies, measure_gathers, measure_reads, measure_step,
 };
 pub use loader::Loader;
 pub use on_device::{

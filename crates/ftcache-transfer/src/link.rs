@@ -13,7 +13,7 @@ mod reads;
 use std::collections::BTreeSet;
 
 pub use arenas::{ArenaRate, ArenaReport, SPILL_RATIO};
-pub use copies::{measure_batches, measure_copies, measure_gathers};
+pub use copies::{measure_batches, measure_copies, measure_gathers, measure_step};
 pub use error::LinkError;
 pub use reads::{ContendedPoint, Reads, measure_contended, measure_reads};
 

@@ -14,7 +14,7 @@ use ftcache_testkit::Rng;
 use ftcache_transfer::{
     ArenaRate, ArenaReport, CopyPoint, Device, DeviceError, HostDevice, HostRows, Link, LinkError, LiveObjects, Loader,
     Reads, RowCopy, SPILL_RATIO, Source, Stream, measure_batches, measure_contended, measure_copies, measure_gathers,
-    measure_reads,
+    measure_reads, measure_step,
 };
 use insta::assert_snapshot;
 use support::{Watched, host_rows};
@@ -39,6 +39,14 @@ type Measurement<D> = fn(&mut D, &[u64], u64, &mut dyn FnMut(u64, u64)) -> Resul
 
 fn is_rate(rate: f64) -> bool {
     rate > 0.0 && rate < f64::INFINITY
+}
+
+#[test]
+fn a_steps_own_time_is_measured_with_pinned_copies_and_leaves_nothing_behind() {
+    let mut device = HostDevice::new().reading_registered_only();
+    let seconds = measure_step(&mut device).unwrap();
+    assert!((0.0..f64::INFINITY).contains(&seconds), "{seconds}");
+    assert_eq!(device.live_objects(), LiveObjects::default());
 }
 
 fn silent(_done: u64, _all: u64) {}

@@ -11,6 +11,7 @@ mod page;
 mod plan;
 mod probe;
 mod replay;
+mod replay_times;
 mod split;
 mod sweep;
 mod sweep_model;

@@ -84,6 +84,7 @@ fn a_device_is_measured() {
 
     copies: FIT
     copies in batches: FIT
+    a step's copies take # us besides their bytes
     ");
 }
 
@@ -114,14 +115,16 @@ fn without_a_driver_it_says_what_it_measured_instead() {
     64.00 KiB # # # % #
 
     copies: FIT
+    a step's copies take # us besides their bytes
     ");
     // One size is none too few to be measured.
     let text = drivers.probe("--host --sizes 1KiB --bytes 1KiB --threads 1");
     assert!(text.starts_with("measured: host memory to host memory, no figure of a link (--host)\n"), "{text}");
-    assert!(text.ends_with("\ncopies: no fit, a link is fitted to copies of 2 sizes or more; 1 given\n"), "{text}");
+    assert!(text.contains("\ncopies: no fit, a link is fitted to copies of 2 sizes or more; 1 given\n"), "{text}");
 
     let json: serde_json::Value = serde_json::from_str(&drivers.probe(&format!("--json {SMALL}"))).unwrap();
     assert!(json["no_link"].as_str().unwrap().starts_with("no CUDA driver: "), "{json}");
+    assert!(json["seconds_per_step"].as_f64().is_some_and(|seconds| seconds >= 0.0), "{json}");
     assert_eq!((&json["device"], json.get("cuda"), &json["batches"]), (&"host memory".into(), None, &().into()));
 }
 
@@ -138,6 +141,7 @@ fn a_driver_without_a_device_is_none() {
 fn all_of_it_is_there_as_json() {
     let json: serde_json::Value = serde_json::from_str(&Drivers::emulated().probe(&format!("--json {SMALL}"))).unwrap();
     assert_eq!(json["device"], "ftcache emulated device 0");
+    assert!(json["seconds_per_step"].as_f64().is_some_and(|seconds| seconds >= 0.0), "{json}");
     assert_eq!((&json["cuda"]["ordinal"], &json["cuda"]["batches"]), (&0.into(), &true.into()));
     let kernels = (&json["cuda"]["kernels"], &json["cuda"]["kernel_report"]);
     assert_eq!(kernels, (&true.into(), &"machine code for sm_90".into()));

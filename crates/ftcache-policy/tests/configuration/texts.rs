@@ -174,6 +174,7 @@ fn every_refusal_of_cpu_layers_rates_and_profiles_names_the_thing() {
         rates(vec![point("q", 1.0, None, Some((-1.0, 1.0)))]),
         rates(vec![point("q", 1.0, None, Some((1.0, f64::INFINITY)))]),
         Fraction::nearest(-0.5).unwrap_err(),
+        Rates::new("gpu", vec![good()]).unwrap().with_seconds_per_step(f64::NAN).unwrap_err(),
         Rates::new("gpu", vec![good()]).unwrap().check_device("other").unwrap_err(),
     ];
     insta::assert_snapshot!(texts(errors), @r#"
@@ -184,6 +185,7 @@ fn every_refusal_of_cpu_layers_rates_and_profiles_names_the_thing() {
     the rates' point 0 has a contended link rate of -1 bytes a second
     the rates' point 0 has a contended cpu rate of inf bytes a second
     a fraction of -0.5 of the misses; it is from 0 to 1
+    the rates have NaN seconds a step besides its bytes
     the rates were measured on "gpu"; this device is "other"
     "#);
 

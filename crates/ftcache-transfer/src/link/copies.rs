@@ -16,6 +16,10 @@ const COUNT_MAX: u64 = 2048;
 const BATCH_COUNT: usize = 64;
 /// How often each size is measured, after once that does not count. Odd, so that one of them is the median.
 const REPETITIONS: u64 = 5;
+/// Bytes of the copies that a step's own time is measured with: a page, which hardly takes longer than nothing.
+const STEP_COPY_BYTES: u64 = 4096;
+/// How often a step is measured: it takes so little that the clock's own steps show.
+const STEP_REPETITIONS: usize = 201;
 /// The least that anything takes, so that no rate is infinite on a coarse clock.
 const TICK_SECONDS: f64 = 1e-9;
 
@@ -88,6 +92,38 @@ pub fn measure_gathers<D: Device>(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<CopyPoint>, LinkError> {
     measure(device, From::Device, Calls::Together, sizes, total_bytes, progress)
+}
+
+/// Measures what the copies of a step take besides their bytes, in seconds: from handing them to the device to knowing
+/// that they are done. Of one copy and of 64 in one call the median of 201 times each; what is left of the one, once
+/// the cost of a copy is taken off, at least 0.
+///
+/// # Errors
+///
+/// Host memory that cannot be had; the device's own.
+pub fn measure_step<D: Device>(device: &mut D) -> Result<f64, LinkError> {
+    let counts = [(STEP_COPY_BYTES, BATCH_COUNT as u64)];
+    let mut bench = Bench::new(device, From::Host, &counts)?;
+    let copies = bench.copies(STEP_COPY_BYTES, BATCH_COUNT as u64);
+    let mut median = |copies: &[RowCopy]| -> Result<f64, DeviceError> {
+        // The first time through does not count.
+        bench.pass(Calls::Together, copies)?;
+        let mut seconds = Vec::with_capacity(STEP_REPETITIONS);
+        for _ in 0..STEP_REPETITIONS {
+            seconds.push(bench.pass(Calls::Together, copies)?.seconds);
+        }
+        seconds.sort_by(f64::total_cmp);
+        Ok(seconds[STEP_REPETITIONS / 2])
+    };
+    let (one, many) = (median(&copies[..1])?, median(&copies)?);
+    bench.end()?;
+    Ok(step_seconds(one, many))
+}
+
+/// What is left of a step of one copy, as each of the 63 that a step of 64 has more takes as long as the others.
+fn step_seconds(one: f64, many: f64) -> f64 {
+    let copy = (many - one).max(0.0) / (BATCH_COUNT - 1) as f64;
+    (one - copy).max(0.0)
 }
 
 fn measure<D: Device>(
@@ -249,5 +285,18 @@ impl<D: Device> Drop for Bench<'_, D> {
     fn drop(&mut self) {
         // What went wrong before is being told; see `end`.
         let _ = self.free();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_what_is_left_of_one_copy_without_its_own_cost() {
+        // 8 us for the step and 1/4 us for each copy, exact in binary.
+        assert_eq!(step_seconds(8.25, 8.0 + 64.0 * 0.25), 8.0);
+        // Many copies that take no longer than one, or as much as many steps: nothing is less than nothing.
+        assert_eq!((step_seconds(2.0, 1.5), step_seconds(1.0, 100.0)), (2.0, 0.0));
     }
 }
