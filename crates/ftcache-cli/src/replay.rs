@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use ftcache::transfer::{ArenaRate, ArenaReport};
 use ftcache::{
-    BankId, BounceSize, Budget, Cache, Constraints, CudaContext, CudaDevice, CudaDriver, Device, ExpertId, Geometry,
-    HostDevice, HostRows, LayerId, LayoutKey, Model, Quantisation, SlotId, Stats, Stream,
+    BankId, BounceSize, Budget, Cache, Constraints, CudaContext, CudaDevice, CudaDriver, Device, Eviction, ExpertId,
+    Geometry, HostDevice, HostRows, LayerId, LayoutKey, Model, Quantisation, SlotId, Stats, Stream,
 };
 use ftcache_trace::{ABSENT, Header, TraceReader};
 use serde_json::{Value, json};
@@ -37,6 +37,9 @@ pub(crate) struct Arguments {
     /// Which layers share slots
     #[arg(long, value_enum, default_value_t)]
     scope: ScopeArgument,
+    /// Which rule says who goes: lru, lfu, cyclic, learned
+    #[arg(long, value_name = "RULE", default_value_t)]
+    eviction: Eviction,
     /// Bytes of a generated row of weights
     #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..1 << 32))]
     row_bytes: u64,
@@ -55,8 +58,9 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments, out: &mut String) -> Result<(), Failure> {
     if let Some(rates) = &arguments.times.rates {
-        let Arguments { trace, slots, scope, json, times, .. } = arguments;
-        let replayed = replay_times::Replayed { trace, slots: *slots, scope: (*scope).into(), rates };
+        let Arguments { trace, slots, scope, eviction, json, times, .. } = arguments;
+        let (scope, eviction) = ((*scope).into(), *eviction);
+        let replayed = replay_times::Replayed { trace, slots: *slots, scope, eviction, rates };
         return replay_times::run(&replayed, times, *json, out);
     }
     let Some(ordinal) = arguments.device else { return replay(arguments, HostDevice::new(), out) };
@@ -117,6 +121,7 @@ impl<D: Device> Replay<D> {
         let (what, needed_bytes) = host_bytes(model_bytes, slot_bytes, arguments.device.is_none());
         check_memory(what, needed_bytes, available_bytes())?;
         let mut cache = Cache::new(geometry, device)?;
+        cache.set_eviction(arguments.eviction)?;
         let arenas = arguments.device.map(|_| cache.measure_arenas()).transpose()?;
         // The rows lie in ordinary memory, which a GPU does not read.
         if arguments.device.is_some() {
@@ -211,6 +216,7 @@ impl<D: Device> Replay<D> {
             whole["arenas"] = json!(self.arenas.as_ref().map(arenas_json));
             whole["tokens"] = json!(header.tokens);
             whole["slots"] = json!(self.cache.geometry().slot_count());
+            whole["eviction"] = json!(arguments.eviction.name());
             whole["absent_cells"] = json!(self.absent_cells);
             whole["checked_rows"] = json!(self.checked_rows);
             whole["checked_slots"] = json!(checked_slots);
@@ -260,6 +266,9 @@ impl<D: Device> Replay<D> {
             count(u64::from(header.layers) * u64::from(header.experts), "expert"),
             grouped(geometry.pool(ftcache::PoolId::new(0)).slot_bytes())
         )?;
+        if arguments.eviction != Eviction::Lru {
+            writeln!(out, "victims by {}", arguments.eviction)?;
+        }
         if arguments.per_layer {
             writeln!(out)?;
             let mut table = Table::new([
@@ -464,6 +473,7 @@ mod tests {
             trace: "trace".into(),
             slots: 4,
             scope: ScopeArgument::Unified,
+            eviction: Eviction::Lru,
             row_bytes: 64,
             device: None,
             per_layer: false,

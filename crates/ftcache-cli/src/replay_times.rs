@@ -13,7 +13,8 @@ use ftcache::policy::{
 };
 use ftcache::residency::{Cache, Stats};
 use ftcache::{
-    Budget, Constraints, ExpertId, Geometry, LayerId, LayoutKey, Misses, Model, Planner, Quantisation, Scope, Step,
+    Budget, Constraints, Eviction, ExpertId, Geometry, LayerId, LayoutKey, Misses, Model, Planner, Quantisation, Scope,
+    Step,
 };
 use ftcache_model::MoeModel;
 use ftcache_model::measured::read_rates;
@@ -77,6 +78,7 @@ pub(crate) struct Replayed<'a> {
     pub(crate) trace: &'a Path,
     pub(crate) slots: u64,
     pub(crate) scope: Scope,
+    pub(crate) eviction: Eviction,
     pub(crate) rates: &'a Path,
 }
 
@@ -130,6 +132,7 @@ pub(crate) struct Line {
 pub(crate) struct Times<'a> {
     pub(crate) header: &'a Header,
     pub(crate) geometry: &'a Geometry,
+    pub(crate) eviction: Eviction,
     pub(crate) rates_path: &'a Path,
     pub(crate) rates: &'a Rates,
     pub(crate) layers: &'a [Layer],
@@ -162,6 +165,7 @@ pub(crate) fn run(replayed: &Replayed<'_>, arguments: &Arguments, json: bool, ou
     let estimator = Estimator {
         trace: &trace,
         geometry: &geometry,
+        eviction: replayed.eviction,
         layers: &layers,
         order: arguments.fetch_order.map_or(FetchOrder::default(), FetchOrder::from),
         flights: arguments.flights.unwrap_or(4),
@@ -183,6 +187,7 @@ pub(crate) fn run(replayed: &Replayed<'_>, arguments: &Arguments, json: bool, ou
     let steps = trace.tokens().map(|token| present(&trace, token).count() as u64).sum();
     let times = Times {
         header: trace.header(),
+        eviction: replayed.eviction,
         geometry: &geometry,
         rates_path: replayed.rates,
         rates: &rates,
@@ -288,6 +293,7 @@ fn present<'a>(trace: &Trace, token: &'a [u16]) -> impl Iterator<Item = (LayerId
 struct Estimator<'a> {
     trace: &'a Trace,
     geometry: &'a Geometry,
+    eviction: Eviction,
     layers: &'a [Layer],
     order: FetchOrder,
     flights: u32,
@@ -340,8 +346,10 @@ impl Estimator<'_> {
     }
 
     fn run(&self, way: Way, name: &str) -> Result<Outcome, Failure> {
+        let mut cache = Cache::new(self.geometry);
+        cache.set_eviction(self.eviction)?;
         let mut run = Run {
-            planner: Planner::new(Cache::new(self.geometry)),
+            planner: Planner::new(cache),
             behind: Behind::default(),
             routes: Vec::new(),
             fetched: 0,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use ftcache::policy::{Pair, Point};
+use ftcache::policy::{Eviction, Pair, Point};
 use serde_json::{Value, json};
 
 use crate::replay_times::{Line, Outcome, Times, Way};
@@ -68,6 +68,9 @@ impl Times<'_> {
             count(u64::from(header.layers) * u64::from(header.experts), "expert"),
             self.rates.device()
         )?;
+        if self.eviction != Eviction::Lru {
+            writeln!(out, "victims by {}", self.eviction)?;
+        }
         writeln!(out)?;
         self.write_rates(out)?;
         writeln!(out)?;
@@ -187,6 +190,7 @@ impl Times<'_> {
             "tokens": self.header.tokens,
             "steps": self.steps,
             "slots": self.geometry.slot_count(),
+            "eviction": self.eviction.name(),
             "pools": self.geometry.pools().len(),
             "flights": self.flights,
             "compute_us": self.compute_us,

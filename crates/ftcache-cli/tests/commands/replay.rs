@@ -47,6 +47,29 @@ fn replay_of_a_trained_model_in_both_scopes() {
     assert_eq!((replay("unified"), replay("per-layer")), (420_440, 392_717));
 }
 
+/// The same counts as `sweep` has, which moves nothing.
+#[test]
+fn victims_by_other_rules() {
+    let trace = testdata("traces/tinymoe-8l64e.ftr.zst");
+    let replay = |arguments: &[&str]| {
+        let all = ["replay", trace.to_str().unwrap(), "--slots", "128", "--row-bytes", "1", "--json"];
+        serde_json::from_str::<serde_json::Value>(&done(&[&all, arguments].concat())).unwrap()
+    };
+    let json = done(&["sweep", trace.to_str().unwrap(), "--sizes", "128", "--eviction", "cyclic,learned", "--json"]);
+    let sweep: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let lines = sweep["lines"].as_array().unwrap();
+    let rows = [("cyclic", "unified"), ("cyclic", "per-layer"), ("learned", "unified"), ("learned", "per-layer")];
+    for (eviction, scope) in rows {
+        let replayed = replay(&["--eviction", eviction, "--scope", scope]);
+        let line = lines.iter().find(|line| line["policy"] == eviction && line["scope"] == scope).unwrap();
+        assert_eq!(replayed["eviction"], eviction);
+        assert_eq!(replayed["misses"], line["misses"][0], "{eviction} {scope}");
+    }
+    assert!(replay(&["--eviction", "learned"])["misses"].as_u64() < Some(330_000));
+    let wrong = refused(&["replay", trace.to_str().unwrap(), "--slots", "128", "--eviction", "belady"]);
+    assert!(wrong.contains("\"belady\" is no rule for victims: there are lru, lfu, cyclic, learned"), "{wrong}");
+}
+
 #[test]
 fn a_replay_over_a_cuda_device_moves_the_same_bytes() {
     let trace = testdata("traces/synthetic-4l16e.ftr.zst");
