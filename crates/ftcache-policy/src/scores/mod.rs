@@ -238,3 +238,6 @@ impl Scores {
         self.nearness[ahead]
     }
 }
+
+#[cfg(test)]
+mod tests;
