@@ -1,6 +1,7 @@
-//! Names of the rules for victims, and what they refuse.
+//! The rules for victims: their names, what they refuse, and their scores against the slow model.
 
-use ftcache_policy::{Eviction, EvictionError, Scores};
+use ftcache_policy::{Eviction, EvictionError, ExpertId, LayerId, Scores};
+use ftcache_testkit::{Rng, reference};
 
 #[test]
 fn names_go_both_ways() {
@@ -37,4 +38,42 @@ fn only_the_mixture_bounds_the_experts() {
 #[should_panic(expected = "it was to be checked: TooManyExperts")]
 fn scores_of_more_experts_are_not_made() {
     drop(Scores::new(Eviction::Learned, 1, 65_537));
+}
+
+/// Random steps of random layers, some in parts, with routes that come in runs, so that there is something to learn.
+fn random_step(rng: &mut Rng, layers: u64, experts: u64) -> (u32, Vec<u32>, bool) {
+    let layer = rng.below(layers) as u32;
+    let first = rng.below(experts);
+    let widest = [2, 5, 20][rng.below(3) as usize];
+    let width = rng.below(widest);
+    let mut routes: Vec<u32> = (0..width).map(|_| ((first + rng.below(1 + width)) % experts) as u32).collect();
+    if rng.chance(1, 8) {
+        routes.push(reference::ABSENT);
+    }
+    (layer, routes, rng.chance(1, 10))
+}
+
+#[test]
+fn scores_are_those_of_the_slow_model() {
+    for seed in 0..120 {
+        let mut rng = Rng::new(seed);
+        let rule = Eviction::ALL[1 + seed as usize % 3];
+        let (layers, experts) = (1 + rng.below(4), 1 + rng.below(40));
+        let mut scores = Scores::new(rule, layers as usize, experts as u32).unwrap();
+        let mut model = reference::Scores::new(rule, layers as usize).unwrap();
+        assert_eq!(model.rule(), rule);
+        for step in 0..600 {
+            let (layer, routes, continues) = random_step(&mut rng, layers, experts);
+            let ids: Vec<ExpertId> = routes.iter().copied().map(ExpertId::new).collect();
+            scores.count(LayerId::new(layer), &ids, continues);
+            model.count(layer, &routes, continues);
+            let (of, now) = (rng.below(layers) as u32, rng.below(layers) as u32);
+            for expert in 0..experts as u32 {
+                let chance = scores.chance(LayerId::new(of), ExpertId::new(expert));
+                let ours = (u64::from(chance), scores.score(chance, LayerId::new(of), LayerId::new(now)));
+                let wanted = (model.chance(of, expert), model.score(of, expert, now));
+                assert_eq!(ours, wanted, "seed {seed} step {step}: layer {of} expert {expert} from layer {now}");
+            }
+        }
+    }
 }
