@@ -113,17 +113,17 @@ fn the_cache_does_what_the_model_does() {
 
 #[test]
 fn victims_of_lfu_are_the_models() {
-    check_seeds(0..2_000, Eviction::Lfu, COUNT);
+    check_seeds(0..1_200, Eviction::Lfu, COUNT);
 }
 
 #[test]
 fn victims_of_cyclic_are_the_models() {
-    check_seeds(0..2_000, Eviction::Cyclic, COUNT);
+    check_seeds(0..1_200, Eviction::Cyclic, COUNT);
 }
 
 #[test]
 fn victims_of_learned_are_the_models() {
-    check_seeds(0..2_000, Eviction::Learned, COUNT);
+    check_seeds(0..1_200, Eviction::Learned, COUNT);
 }
 
 /// Long enough that all counts are brought down, in some layers more than once.
