@@ -83,6 +83,12 @@ fn a_layers_own_are_a_whole_round_away() {
     // Of layer 1's step it is the other way round: a quarter each over four, and layer 0's three away.
     let plan = decode(&mut cache, 1, &[4]);
     assert_eq!(plan, "step 14 pool 0: routes [4] -> slots [0]; copy 4 -> slot 0 (was 8, last step 11)");
+    // Far is not nowhere: layer 1's quarters, over one, are less than two thirds of layer 0, over two.
+    let mut cache = ruled(Eviction::Cyclic, 2, 8, 5);
+    commit(&mut cache, layer(1), &[0, 1, 2, 3]);
+    (0..2).for_each(|_| drop(decode(&mut cache, 0, &[0])));
+    let plan = decode(&mut cache, 0, &[1]);
+    assert_eq!(plan, "step 14 pool 0: routes [1] -> slots [0]; copy 1 -> slot 0 (was 8, last step 11)");
 }
 
 /// 0, 1 and 2 in turn over two slots. When 0 comes again, 1 and 2 are there, and LRU, lfu and cyclic give up 1, which
@@ -97,17 +103,20 @@ fn what_followed_the_layers_last_routes_stays() {
 fn free_slots_go_first_then_those_of_stamp_1_then_the_lowest_score() {
     for rule in SCORED {
         let mut cache = ruled(rule, 1, 20, 8);
+        // 4 and 5 are used most, and come again as part of a prompt.
+        (0..3).for_each(|_| drop(decode(&mut cache, 0, &[4, 5])));
+        [0, 1].iter().for_each(|&number| assert!(cache.forget(POOL, slot(number)).is_some()));
         decode(&mut cache, 0, &[0, 1, 2, 3]);
         commit(&mut cache, of_phase(Phase::Prefill, 0), &[4, 5]);
         decode(&mut cache, 0, &[3]);
         decode(&mut cache, 0, &[0]);
         cache.forget(POOL, slot(1));
-        // Free are 1, 6 and 7; stamped 1 are 4 and 5, though they were never used; used least is 2, then 3.
+        // Free are 1, 6 and 7; 4 and 5 are stamped 1; of the others 2 was used least, then 3.
         let plan = commit(&mut cache, layer(0), &[10, 11, 12, 13, 14, 15, 16]);
         let copies: Vec<(u32, u32)> = plan.copies().iter().map(|copy| (copy.row.get(), copy.slot.get())).collect();
         assert_eq!(copies, [(10, 1), (11, 6), (12, 7), (13, 4), (14, 5), (15, 2), (16, 3)], "{rule}");
         let stamps: Vec<Option<u64>> = plan.victims().map(|victim| victim.map(|victim| victim.last_step)).collect();
-        assert_eq!(stamps, [None, None, None, Some(1), Some(1), Some(11), Some(13)], "{rule}");
+        assert_eq!(stamps, [None, None, None, Some(1), Some(1), Some(14), Some(16)], "{rule}");
     }
 }
 
@@ -196,17 +205,17 @@ fn slots_under_staging_buffers_are_no_victims() {
 fn fetches_behind_a_step_take_the_lowest_scores_too() {
     for rule in SCORED {
         let mut cache = ruled(rule, 1, 8, 3);
-        [0, 0, 0, 1, 1, 2, 2].iter().for_each(|&route| drop(decode(&mut cache, 0, &[route])));
-        // The step uses 0. Of the others 1 was counted at turns 4 and 5, 2 at 6 and 7.
+        [1, 1, 1, 2, 0].iter().for_each(|&route| drop(decode(&mut cache, 0, &[route])));
+        // The step uses 0. Of the others 1 was used three times, and 2 once, though later.
         let plan = commit(&mut cache, up_to(0), &[0, 3]);
         assert_eq!(later(&mut cache, &plan, 9), (1, vec![(1, 3)]), "{rule}");
-        // In flight it is no victim; 3 has been counted once, 2 twice.
+        // In flight it is no victim, though 3 was used less than 1.
         let plan = commit(&mut cache, up_to(1), &[0, 4]);
-        assert_eq!((answer(&plan), owners(&cache, POOL)), (vec![0, 2], vec![Some(0), None, Some(4)]), "{rule}");
+        assert_eq!((answer(&plan), owners(&cache, POOL)), (vec![2, 0], vec![Some(4), None, Some(0)]), "{rule}");
         assert_eq!(land(&mut cache, 1), 1);
-        // Landed it is one: 3 was counted at turn 8, 4 at turn 9.
+        // Landed it is one: 3 was used a step before 4.
         decode(&mut cache, 0, &[5]);
-        assert_eq!(owners(&cache, POOL), [Some(0), Some(5), Some(4)], "{rule}");
+        assert_eq!(owners(&cache, POOL), [Some(4), Some(5), Some(0)], "{rule}");
     }
 }
 
@@ -444,4 +453,47 @@ fn a_layers_score_is_of_its_last_step_however_many_steps_of_others_there_are() {
     // 1 was counted once of a hundred and two, and so is worth less than a half.
     let plan = decode(&mut cache, 1, &[0]);
     assert_eq!(plan, "step 114 pool 0: routes [0] -> slots [0]; copy 0 -> slot 0 (was 1, last step 113)");
+}
+
+/// Layer 0 has used 0 once, 1 twice and 2 three times. Of layer 1's two misses the first ranks it, and takes 0; then its
+/// hits make 1 worth more than 2: of ten turns 2 has 26,496 of 88,960, and of layer 1's three 0 has 8320 of 25,344.
+#[test]
+fn a_layer_is_ranked_anew_after_hits_alone() {
+    let mut cache = ruled(Eviction::Lfu, 2, 8, 4);
+    [0, 1, 1, 2, 2, 2].iter().for_each(|&route| drop(decode(&mut cache, 0, &[route])));
+    [0, 1].iter().for_each(|&route| drop(decode(&mut cache, 1, &[route])));
+    assert_eq!(owners(&cache, POOL), [Some(9), Some(1), Some(2), Some(8)]);
+    (0..4).for_each(|_| drop(decode(&mut cache, 0, &[1])));
+    decode(&mut cache, 1, &[2]);
+    assert_eq!(owners(&cache, POOL), [Some(9), Some(1), Some(10), Some(8)]);
+}
+
+/// As above, but that 2 was used a fourth time: 1 has 17,024 of 60,928 and is next. Pinned, it stays, and layer 1's 0 goes.
+#[test]
+fn a_ranked_expert_that_is_pinned_then_is_no_victim() {
+    for (pins, left) in [(vec![], [9, 10, 2, 8]), (vec![(layer(0), expert(1))], [9, 1, 2, 10])] {
+        let mut cache = ruled(Eviction::Lfu, 2, 8, 4);
+        [0, 1, 1, 2, 2, 2, 2].iter().for_each(|&route| drop(decode(&mut cache, 0, &[route])));
+        [0, 1].iter().for_each(|&route| drop(decode(&mut cache, 1, &[route])));
+        cache.pin(&pins, 1).unwrap();
+        decode(&mut cache, 1, &[2]);
+        assert_eq!(owners(&cache, POOL), left.map(Some), "{pins:?}");
+    }
+}
+
+/// 0 of layer 0 has 8320 of 34,048, and goes when layer 1 has its second expert; brought back, it goes again.
+#[test]
+fn what_is_brought_back_is_ranked_though_its_layer_has_no_step_in_between() {
+    let mut cache = ruled(Eviction::Lfu, 2, 8, 3);
+    [0, 1, 1, 1].iter().for_each(|&route| drop(decode(&mut cache, 0, &[route])));
+    decode(&mut cache, 1, &[0]);
+    let (residents, mut placements) = (cache.residents(5), Vec::new());
+    decode(&mut cache, 1, &[1]);
+    assert_eq!(owners(&cache, POOL), [Some(9), Some(1), Some(8)]);
+    cache.reset();
+    cache.bring_back(&residents, 5, &mut placements).unwrap().commit();
+    cache.check().unwrap();
+    assert_eq!(owners(&cache, POOL), [Some(0), Some(1), Some(8)]);
+    decode(&mut cache, 1, &[2]);
+    assert_eq!(owners(&cache, POOL), [Some(10), Some(1), Some(8)]);
 }
