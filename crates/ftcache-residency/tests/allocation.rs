@@ -122,6 +122,18 @@ fn the_first_tokens_and_drafts_of_a_reserved_width_allocate_nothing() {
 }
 
 #[test]
+fn another_rule_keeps_the_reserved_width() {
+    for rule in Eviction::ALL {
+        for misses in [Misses::Fetched, carry()] {
+            let mut cache = cache(Eviction::Lru);
+            cache.reserve_remembered(32);
+            cache.set_eviction(rule).unwrap();
+            check_first_steps(cache, misses);
+        }
+    }
+}
+
+#[test]
 fn a_rebuild_takes_the_reserved_width_along() {
     for rule in Eviction::ALL {
         let mut cache = one_pool(rule, 140);
