@@ -122,6 +122,20 @@ fn the_first_tokens_and_drafts_of_a_reserved_width_allocate_nothing() {
 }
 
 #[test]
+fn a_rebuild_takes_the_width_of_plain_steps_along() {
+    for rule in Eviction::ALL {
+        let mut cache = one_pool(rule, 140);
+        cache.reserve(32);
+        let pools = [Some(ftcache_policy::PoolId::new(0)); LAYERS];
+        let (mut cache, _) = cache.rebuilt_with_pools(&pools, &[120], Keep::Nothing).unwrap();
+        let mut plan = Plan::with_capacity(32);
+        check_tokens(1, 0, &mut cache, |cache, layer, _, routes| {
+            cache.ensure(layer, routes, &mut plan).unwrap().commit();
+        });
+    }
+}
+
+#[test]
 fn another_rule_keeps_the_reserved_width() {
     for rule in Eviction::ALL {
         for misses in [Misses::Fetched, carry()] {
