@@ -287,3 +287,54 @@ fn distinct_numbers_are_sorted_at_every_length() {
         assert!(scratch.is_empty());
     }
 }
+
+/// Those that go first under any rule, with the stamps they had; and how many were free, and how many in all.
+fn take_idle(recency: &mut Recency, count: usize, step: u64, spared: Option<&BitSet>) -> (Vec<(u32, u64)>, usize) {
+    let mut taken = Vec::new();
+    let (free_count, all) = recency.take_idle(count, step, spared, |slot, stamp| taken.push((slot.get(), stamp)));
+    assert_eq!(free_count, taken.iter().filter(|(_, stamp)| *stamp == 0).count());
+    recency.check().unwrap();
+    (taken, all)
+}
+
+#[test]
+fn idle_slots_are_the_free_ones_and_then_those_of_stamp_1() {
+    let mut recency = Recency::new(8);
+    take(&mut recency, 6, 2);
+    recency.cool([5, 0, 3, 1].map(SlotId::new));
+    recency.pin(SlotId::new(3));
+    let mut spared = BitSet::new(8);
+    spared.insert(1);
+    assert_eq!(take_idle(&mut recency, 3, 3, Some(&spared)), (vec![(6, 0), (7, 0), (0, 1)], 3));
+    // 1 is spared and 3 is pinned; 2 and 4 have been used, so they are left to a rule.
+    assert_eq!(take_idle(&mut recency, 3, 4, Some(&spared)), (vec![(5, 1)], 1));
+    assert_eq!(take_idle(&mut recency, 3, 5, None), (vec![(1, 1)], 1));
+    assert_eq!(take_idle(&mut recency, 3, 6, None), (vec![], 0));
+    recency.unpin(SlotId::new(3));
+    assert_eq!(take_idle(&mut recency, 3, 7, None), (vec![(3, 1)], 1));
+    let stamps = [0, 1, 2, 3, 4, 5, 6, 7].map(|slot| recency.stamp(SlotId::new(slot)));
+    assert_eq!(stamps, [3, 5, 2, 7, 2, 4, 3, 3]);
+}
+
+#[test]
+fn in_the_first_step_only_free_slots_are_idle() {
+    let mut recency = Recency::new(3);
+    assert_eq!(take_idle(&mut recency, 2, Recency::COLD, None), (vec![(0, 0), (1, 0)], 2));
+    // Those that it has taken have the stamp of the cold, and are its own.
+    assert_eq!(take_idle(&mut recency, 3, Recency::COLD, None), (vec![(2, 0)], 1));
+    assert_eq!(take_idle(&mut recency, 3, 2, None), (vec![(0, 1), (1, 1), (2, 1)], 3));
+}
+
+#[test]
+fn a_slot_is_taken_from_wherever_it_stands() {
+    let mut recency = Recency::new(5);
+    for step in 2..7 {
+        take(&mut recency, 1, step);
+    }
+    // 0 comes to be one of the oldest, which are known by then; 3 stands in the list, and 4 is the last.
+    assert_eq!(take(&mut recency, 1, 7), [(0, 2)]);
+    assert_eq!([3, 4, 3, 1].map(|slot| recency.take(SlotId::new(slot), 8)), [5, 6, 8, 3]);
+    recency.check().unwrap();
+    assert_eq!(recency.victims().iter().map(|(slot, _)| slot.get()).collect::<Vec<_>>(), [2, 0, 1, 3, 4]);
+    assert_eq!(take(&mut recency, 3, 9), [(2, 4), (0, 7), (1, 8)]);
+}

@@ -16,14 +16,21 @@ struct Ring {
     next: u8,
 }
 
+/// The experts of a layer's last step, if they are not too many. In place, so that copies have the room too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Latest {
+    experts: [u16; WIDEST],
+    width: u8,
+}
+
 /// Of every layer, what followed its experts, and what that says of its next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Followers {
     expert_count: usize,
     /// `rings[layer * expert_count + expert]`.
     rings: Vec<Ring>,
-    /// `latest[layer]`: the experts of its last step, if they are not too many.
-    latest: Vec<Vec<u16>>,
+    /// `latest[layer]`.
+    latest: Vec<Latest>,
     /// `counts[layer * expert_count + expert]`: how often it followed those.
     counts: Vec<u16>,
 }
@@ -34,7 +41,7 @@ impl Followers {
         Self {
             expert_count,
             rings: vec![ring; layer_count * expert_count],
-            latest: vec![Vec::with_capacity(WIDEST); layer_count],
+            latest: vec![Latest { experts: [0; WIDEST], width: 0 }; layer_count],
             counts: vec![0; layer_count * expert_count],
         }
     }
@@ -54,17 +61,18 @@ impl Followers {
         // A step in parts is wider than its pool, and each of its parts alone would say something else.
         let is_followed = used.len() <= WIDEST && !continues;
         if is_followed {
-            for &before in latest.iter() {
+            for &before in &latest.experts[..usize::from(latest.width)] {
                 rings[usize::from(before)].push(used);
             }
         }
-        latest.clear();
+        latest.width = 0;
         if !is_followed {
             return 0;
         }
+        latest.width = used.len() as u8;
         let mut total = 0;
-        for &expert in used {
-            latest.push(expert as u16);
+        for (&expert, latest_expert) in used.iter().zip(&mut latest.experts) {
+            *latest_expert = expert as u16;
             let ring = &rings[expert as usize];
             for (step, &width) in ring.steps.iter().zip(&ring.widths) {
                 step[..usize::from(width)].iter().for_each(|&follower| counts[usize::from(follower)] += 1);

@@ -78,7 +78,7 @@ pub struct Scores {
     followers: Option<Followers>,
     /// `nearness[layers until the next step]`, at least 1.
     nearness: Vec<u32>,
-    /// Scratch.
+    /// Scratch, of as many as there are experts: a length is what a copy has too.
     used: Vec<u32>,
     seen: BitSet,
 }
@@ -111,7 +111,7 @@ impl Scores {
             weights,
             followers: has_followers.then(|| Followers::new(layer_count, experts)),
             nearness: (0..=layer_count).map(near).collect(),
-            used: Vec::with_capacity(experts),
+            used: vec![0; experts],
             seen: BitSet::new(experts),
         })
     }
@@ -121,7 +121,8 @@ impl Scores {
         self.rule
     }
 
-    /// Counts a step's uses: of each expert one, however many routes it has. Absent routes are none.
+    /// Counts a step's uses: of each expert one, however many routes it has. Absent routes are none, and a step of these
+    /// alone is none.
     ///
     /// `continues`: the step goes on with other experts, as one does that is wider than its pool.
     ///
@@ -132,20 +133,23 @@ impl Scores {
         for route in routes.iter().filter(|&&route| route != ExpertId::ABSENT) {
             self.seen.insert(route.index());
         }
-        let mut used = std::mem::take(&mut self.used);
-        used.clear();
-        self.seen.take_lowest(usize::MAX, |expert| used.push(expert as u32));
+        let mut scratch = std::mem::take(&mut self.used);
+        let mut places = scratch.iter_mut();
+        let count = self.seen.take_lowest(usize::MAX, |expert| {
+            *places.next().expect("there is one for each expert") = expert as u32;
+        });
+        let used = &scratch[..count];
         if !used.is_empty() {
-            self.credit(layer.index(), &used);
-            self.count_uses(layer.index(), &used, continues);
+            self.credit(layer.index(), used);
+            self.count_uses(layer.index(), used, continues);
             if let Some(followers) = &mut self.followers {
-                self.shares[layer.index()][HALVES].total = followers.step(layer.index(), &used, continues);
+                self.shares[layer.index()][HALVES].total = followers.step(layer.index(), used, continues);
             }
             for (share, &weight) in self.shares[layer.index()].iter_mut().zip(&self.weights) {
                 share.gain = (u64::from(weight) << 40).checked_div(share.total).unwrap_or(0);
             }
         }
-        self.used = used;
+        self.used = scratch;
     }
 
     /// Of each use, its parts of the chance that was given, to the components.
@@ -256,3 +260,6 @@ impl Chances<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

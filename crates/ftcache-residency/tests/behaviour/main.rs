@@ -13,6 +13,7 @@ use ftcache_testkit::Rng;
 
 mod answers;
 mod boundaries;
+mod eviction;
 mod flights;
 mod hybrid;
 mod lost_flights;

@@ -164,6 +164,7 @@ pub(crate) fn same_stage_error(error: StageError, refusal: Refusal, model: &Refe
 /// Everything that can be read of both. `slots` are the model's.
 pub(crate) fn same_state(cache: &Cache, model: &Reference, pools: &[Option<u32>], slots: &Slots) -> Outcome {
     same("step counter", cache.step(), model.step_counter())?;
+    same("rule", cache.eviction(), model.eviction())?;
     same("open chunk", cache.has_open_chunk(), model.is_chunk_open())?;
     same("pools", cache.pool_count(), slots.len())?;
     same_flights(cache, model)?;

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use ftcache_policy::{Fetch, FetchRule, Fraction};
+use ftcache_policy::{Eviction, Fetch, FetchRule, Fraction};
 use ftcache_testkit::Rng;
 use ftcache_testkit::generators::skewed_routes;
 use ftcache_testkit::reference::{ABSENT, LAST_STEP, Misses, Order, Phase, Step};
@@ -21,7 +21,7 @@ pub(crate) fn random_shape(rng: &mut Rng) -> Shape {
     let expert_count = 1 + rng.below(bound) as u32;
     let layer_count = 1 + rng.below(5) as usize;
     let (pool_of_layer, pool_sizes) = random_pools(rng, layer_count);
-    Shape { expert_count, pool_of_layer, pool_sizes }
+    Shape { expert_count, pool_of_layer, pool_sizes, eviction: Eviction::Lru }
 }
 
 fn random_pools(rng: &mut Rng, layer_count: usize) -> (Vec<Option<u32>>, Vec<u32>) {

@@ -10,8 +10,10 @@ mod operations;
 mod pair;
 mod parts;
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use ftcache_policy::Eviction;
 use ftcache_testkit::Rng;
 
 use draw::{random_operations, random_shape};
@@ -78,18 +80,23 @@ fn narrowest(shape: &Shape, mut operations: Vec<Operation>) -> Vec<Operation> {
     operations
 }
 
-/// The shape and the operations of a seed.
-fn of_seed(seed: u64) -> (Shape, Vec<Operation>) {
+/// The shape and the operations of a seed, the same under every rule but for changes to another.
+fn of_seed(seed: u64, eviction: Eviction, count: usize) -> (Shape, Vec<Operation>) {
     let mut rng = Rng::new(seed);
-    let shape = random_shape(&mut rng);
-    let operations = random_operations(&mut rng, &shape, COUNT);
+    let shape = Shape { eviction, ..random_shape(&mut rng) };
+    let mut operations = random_operations(&mut rng, &shape, count);
+    if eviction != Eviction::Lru && rng.chance(1, 3) {
+        for _ in 0..1 + rng.below(3) {
+            let rule = if rng.chance(1, 2) { eviction } else { Eviction::ALL[rng.below(4) as usize] };
+            operations.insert(rng.below(count as u64) as usize, Operation::SetEviction(rule));
+        }
+    }
     (shape, operations)
 }
 
-#[test]
-fn the_cache_does_what_the_model_does() {
-    for seed in 0..2_000 {
-        let (shape, operations) = of_seed(seed);
+fn check_seeds(seeds: Range<u64>, eviction: Eviction, count: usize) {
+    for seed in seeds {
+        let (shape, operations) = of_seed(seed, eviction, count);
         if run(&shape, &operations).is_err() {
             let operations = shortest(&shape, operations);
             let wrong = run(&shape, &operations).unwrap_err();
@@ -99,11 +106,39 @@ fn the_cache_does_what_the_model_does() {
     }
 }
 
+#[test]
+fn the_cache_does_what_the_model_does() {
+    check_seeds(0..2_000, Eviction::Lru, COUNT);
+}
+
+#[test]
+fn victims_of_lfu_are_the_models() {
+    check_seeds(0..1_200, Eviction::Lfu, COUNT);
+}
+
+#[test]
+fn victims_of_cyclic_are_the_models() {
+    check_seeds(0..1_200, Eviction::Cyclic, COUNT);
+}
+
+#[test]
+fn victims_of_learned_are_the_models() {
+    check_seeds(0..1_200, Eviction::Learned, COUNT);
+}
+
+/// Long enough that all counts are brought down, in some layers more than once.
+#[test]
+fn victims_of_long_runs_are_the_models() {
+    for (rule, count) in [(Eviction::Lfu, 2_400), (Eviction::Cyclic, 1_200), (Eviction::Learned, 1_200)] {
+        check_seeds(10_000..10_012, rule, count);
+    }
+}
+
 /// Of one run, [`compare::Digests`] holds that other states have other digests.
 #[test]
 fn caches_driven_alike_have_equal_digests() {
     for seed in 0..40 {
-        let (shape, operations) = of_seed(seed);
+        let (shape, operations) = of_seed(seed, Eviction::ALL[seed as usize % 4], COUNT);
         let [one, other] = [(); 2].map(|()| run(&shape, &operations).unwrap_or_else(|wrong| panic!("{seed}: {wrong}")));
         assert_eq!(one.cache.digest(), other.cache.digest(), "seed {seed}");
         assert_eq!(one.cache.digest(), one.cache.clone().digest(), "seed {seed}");

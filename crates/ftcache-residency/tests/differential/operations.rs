@@ -3,6 +3,7 @@
 //! An operation stands by itself: whatever was taken out of the list before it, it can still be asked. A pool or slot
 //! that the cache of that moment does not have is taken modulo those it has.
 
+use ftcache_policy::Eviction;
 use ftcache_testkit::reference::Step;
 
 /// The pools of a cache.
@@ -11,6 +12,8 @@ pub(crate) struct Shape {
     pub(crate) expert_count: u32,
     pub(crate) pool_of_layer: Vec<Option<u32>>,
     pub(crate) pool_sizes: Vec<u32>,
+    /// The rule by which the first cache, and each that starts over, chooses victims.
+    pub(crate) eviction: Eviction,
 }
 
 /// How a ticket ends.
@@ -94,4 +97,6 @@ pub(crate) enum Operation {
     /// Brings the last export back.
     BringBack(End),
     SkipTo(u64),
+    /// Another rule, or the same with nothing counted.
+    SetEviction(Eviction),
 }

@@ -1,6 +1,6 @@
 //! The cache and the model, side by side: each operation is asked of both.
 
-use ftcache_policy::{ExpertId, LayerId, PoolId, SlotId};
+use ftcache_policy::{Eviction, ExpertId, LayerId, PoolId, SlotId};
 use ftcache_residency::{
     Cache, ChunkReport, FetchOrder, Keep, Misses, Parts, Placement, Plan, PoolsError, Residents, SnapshotError,
     StagePlan, Step,
@@ -20,6 +20,7 @@ pub(crate) struct Pair {
     pub(crate) model: Reference,
     pub(crate) expert_count: u32,
     pub(crate) pool_of_layer: Vec<Option<u32>>,
+    eviction: Eviction,
     pub(crate) plan: Plan,
     pub(crate) parts: Parts,
     pub(crate) stage_plan: StagePlan,
@@ -51,7 +52,7 @@ pub(crate) use end;
 
 impl Pair {
     pub(crate) fn new(shape: &Shape) -> Self {
-        let (cache, model) = empty(shape.expert_count, &shape.pool_of_layer, &shape.pool_sizes);
+        let (cache, model) = empty(shape.expert_count, &shape.pool_of_layer, &shape.pool_sizes, shape.eviction);
         Self {
             exported: (cache.residents(FINGERPRINT), model.export()),
             slots: compare::slots(&model),
@@ -59,6 +60,7 @@ impl Pair {
             model,
             expert_count: shape.expert_count,
             pool_of_layer: shape.pool_of_layer.clone(),
+            eviction: shape.eviction,
             plan: Plan::new(),
             parts: Parts::new(),
             stage_plan: StagePlan::new(),
@@ -144,7 +146,7 @@ impl Pair {
                 self.exported = (residents, experts);
             }
             Operation::Restart { pool_of_layer, pool_sizes } => {
-                (self.cache, self.model) = empty(self.expert_count, pool_of_layer, pool_sizes);
+                (self.cache, self.model) = empty(self.expert_count, pool_of_layer, pool_sizes, self.eviction);
                 self.has_new_pools(pool_of_layer);
                 self.generation = 0;
                 self.flights = Flights::default();
@@ -154,6 +156,10 @@ impl Pair {
                 let step = self.model.step_counter().max((*step).min(reference::LAST_STEP));
                 self.model.set_step_counter(step);
                 same("step skipped to", self.cache.skip_to(step), step)?;
+            }
+            Operation::SetEviction(rule) => {
+                self.cache.set_eviction(*rule).map_err(|error| error.to_string())?;
+                self.model.set_eviction(*rule);
             }
         }
         self.check()
@@ -289,9 +295,12 @@ fn ids(experts: &[(u32, u32)]) -> Vec<(LayerId, ExpertId)> {
     experts.iter().map(|&(layer, expert)| (LayerId::new(layer), ExpertId::new(expert))).collect()
 }
 
-fn empty(expert_count: u32, pool_of_layer: &[Option<u32>], pool_sizes: &[u32]) -> (Cache, Reference) {
-    let cache = Cache::with_pools(expert_count, &pool_ids(pool_of_layer), pool_sizes).expect("the pools exist");
-    (cache, Reference::with_pools(expert_count, pool_of_layer, pool_sizes))
+fn empty(expert_count: u32, pool_of_layer: &[Option<u32>], pool_sizes: &[u32], rule: Eviction) -> (Cache, Reference) {
+    let mut cache = Cache::with_pools(expert_count, &pool_ids(pool_of_layer), pool_sizes).expect("the pools exist");
+    let mut model = Reference::with_pools(expert_count, pool_of_layer, pool_sizes);
+    cache.set_eviction(rule).expect("the layers are narrow");
+    model.set_eviction(rule);
+    (cache, model)
 }
 
 pub(crate) fn our_step(step: &reference::Step) -> Step {

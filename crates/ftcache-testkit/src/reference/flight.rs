@@ -56,7 +56,7 @@ impl Reference {
         let used: BTreeSet<u32> = answer.slots.iter().copied().filter(is_slot).collect();
         let mut victims: Vec<u32> = (0..self.pools[pool as usize].len() as u32).collect();
         victims.retain(|slot| self.is_open(pool, *slot) && !used.contains(slot));
-        victims.sort_by_key(|&slot| (self.stamp(pool, slot), slot));
+        self.sort_victims(pool, layer, &mut victims);
 
         self.flights += 1;
         let mut late = LateAnswer { flight: self.flights, copies: Vec::new(), layer, pool };

@@ -7,23 +7,25 @@
 //! A step is asked for with [`Reference::admit`], which decides an [`Answer`] and leaves it open until
 //! [`commit`](Reference::commit) or [`abort`](Reference::abort). This file is the state and what can be read of it;
 //! `step.rs` admits, `verify.rs` accepts, `flight.rs` fetches behind a step, `forget.rs` frees and pins, `chunk.rs`
-//! stages, `rebuild.rs` starts over.
+//! stages, `rebuild.rs` starts over, `scores.rs` says what a resident is worth where it is not its stamp.
 
 mod chunk;
 mod flight;
 mod forget;
 mod rebuild;
+mod scores;
 mod stats;
 mod step;
 mod verify;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ftcache_policy::Carried;
+use ftcache_policy::{Carried, Eviction};
 
 pub use chunk::{Buffers, StagePlan};
 pub use flight::{LateAnswer, LateStats};
 pub use rebuild::{Moved, Placed};
+pub use scores::Scores;
 pub use stats::{Cause, Stats};
 pub use step::{ABSENT, Answer, CPU, Misses, Order, Phase, Step};
 
@@ -120,6 +122,8 @@ pub struct Reference {
     /// The hybrid step that was the last thing to happen.
     offered: Option<u64>,
     chunk: Option<chunk::Chunk>,
+    /// `None`: a resident is worth its stamp.
+    scores: Option<Scores>,
     open: Option<Open>,
 }
 
@@ -163,8 +167,20 @@ impl Reference {
             late: LateStats::default(),
             offered: None,
             chunk: None,
+            scores: None,
             open: None,
         }
+    }
+
+    /// Chooses victims by another rule, which starts with nothing counted.
+    pub fn set_eviction(&mut self, rule: Eviction) {
+        self.assert_closed();
+        self.scores = Scores::new(rule, self.pool_of_layer.len());
+    }
+
+    /// The rule by which victims are chosen.
+    pub fn eviction(&self) -> Eviction {
+        self.scores.as_ref().map_or(Eviction::Lru, Scores::rule)
     }
 
     /// The slot of an expert.
@@ -325,6 +341,28 @@ impl Reference {
     /// If a plan is open: a test then drives the model as no caller can drive the cache.
     fn assert_closed(&self) {
         assert!(self.open.is_none(), "a plan is open");
+    }
+
+    /// Counts what a step of decode used, or what was accepted.
+    fn count_uses(&mut self, layer: u32, routes: &[u32], continues: bool) {
+        if let Some(scores) = &mut self.scores {
+            scores.count(layer, routes, continues);
+        }
+    }
+
+    /// Puts slots in the order in which they go at a step of a layer: free ones, those of stamp 1, the others by what
+    /// their residents are worth; ties by slot.
+    fn sort_victims(&self, pool: u32, layer: u32, victims: &mut [u32]) {
+        let worth = |slot: u32| match (self.stamp(pool, slot), &self.scores) {
+            (0, _) => (0, 0),
+            (1, _) => (1, 0),
+            (stamp, None) => (2, stamp),
+            (_, Some(scores)) => {
+                let (of, expert) = self.owner(pool, slot).expect("no row is on its way to a victim");
+                (2, scores.score(of, expert, layer))
+            }
+        };
+        victims.sort_by_cached_key(|&slot| (worth(slot), slot));
     }
 
     /// Gives a slot to an expert that has none, and says who lost it.

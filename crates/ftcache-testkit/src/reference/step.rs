@@ -167,7 +167,6 @@ impl Reference {
         let withheld = self.withheld(pool);
         let is_victim = |&slot: &u32| self.is_open(pool, slot) && !hit_slots.contains(&slot);
         let mut victims: Vec<u32> = (0..slot_count as u32).filter(is_victim).collect();
-        victims.sort_by_key(|&slot| (self.stamp(pool, slot), slot));
 
         let mut carried = self.carried(layer);
         let fetched_count = match step.misses {
@@ -204,6 +203,10 @@ impl Reference {
         if step.phase == Phase::Verify && !step.continues {
             self.verified.remove(&layer);
         }
+        if step.phase == Phase::Decode {
+            self.count_uses(layer, &step.routes, step.continues);
+        }
+        self.sort_victims(pool, layer, &mut victims);
         if step.phase == Phase::Decode {
             for &slot in &hit_slots {
                 self.pools[pool as usize][slot as usize].stamp = self.step;

@@ -41,6 +41,7 @@ impl Reference {
         self.verified.remove(&layer);
         self.step += 1;
         self.offered = None;
+        self.count_uses(layer, accepted, false);
         let accepted: BTreeSet<u32> = accepted.iter().copied().filter(|&id| id != ABSENT).collect();
         for &expert in &accepted {
             self.stamp_resident(layer, expert, self.step);

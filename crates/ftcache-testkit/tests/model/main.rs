@@ -8,6 +8,7 @@ use ftcache_testkit::reference::{
 };
 
 mod chunks;
+mod eviction;
 mod rebuild;
 mod steps;
 mod tokens;
