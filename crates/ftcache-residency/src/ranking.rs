@@ -160,7 +160,9 @@ impl Ranking {
             self.keys[layer.index() * self.expert_count + expert as usize] = NO_KEY;
             self.worst[layer.index()] = self.find_worst(layer);
             let slot = SlotId::new(lowest.1);
-            if map.layer(layer)[expert as usize].place.holds(slot) && !slots.recency.is_pinned(slot) {
+            // One that was idle has been taken before, and has its new owner when all are.
+            let is_there = map.layer(layer)[expert as usize].place.holds(slot) && !slots.uses(slot);
+            if is_there && !slots.recency.is_pinned(slot) {
                 return slot;
             }
         }
@@ -170,7 +172,7 @@ impl Ranking {
     fn rank(&mut self, layer: LayerId, slots: &Slots<'_>, experts: &[Expert]) {
         let keys = &mut self.keys[layer.index() * self.expert_count..][..self.expert_count];
         let chances = self.scores.chances(layer);
-        // The step uses slots of its own layer alone.
+        // What the step uses beside slots that were idle is of its own layer.
         let may_be_used = layer == slots.layer;
         let any_pinned = slots.recency.pinned_count() > 0;
         for ((expert, known), key) in (0..).zip(experts).zip(keys) {

@@ -164,7 +164,7 @@ fn parts_are_counted_at_the_turn_of_their_step() {
     let brought_down = scores.half(0).to_vec();
     assert_eq!(brought_down[1..], [40, 40, 40]);
     scores.part(0, &[1]);
-    assert_eq!((scores.turns[0], &scores.half(0)[1..]), (128, vec![8_232, 40, 40]));
+    assert_eq!((scores.turns[0], &scores.half(0)[1..]), (128, &[8_232, 40, 40][..]));
 }
 
 #[test]
@@ -250,8 +250,8 @@ fn only_the_mixture_learns() {
 #[test]
 fn followers_are_counted_for_each_expert_of_the_last_step() {
     let mut scores = one_layer(Eviction::Learned, 4);
-    for routes in [vec![0], &[1, 2], &[0], &[1, 3], &[0]] {
-        scores.step(0, routes);
+    for routes in [vec![0], vec![1, 2], vec![0], vec![1, 3], vec![0]] {
+        scores.step(0, &routes);
     }
     // After 0 there were 1 and 2, and 1 and 3.
     assert_eq!((scores.followed(0), scores.shares[0][HALVES].total), (vec![0, 2, 1, 1], 4));
@@ -298,7 +298,7 @@ fn steps_of_over_sixteen_experts_follow_nothing_and_have_no_followers() {
 #[test]
 fn further_parts_follow_nothing_and_have_no_followers() {
     let mut scores = one_layer(Eviction::Learned, 4);
-    [vec![0], &[1], &[0]].iter().for_each(|routes| scores.step(0, routes));
+    [vec![0], vec![1], vec![0]].iter().for_each(|routes| scores.step(0, routes));
     assert_eq!(scores.followed(0), [0, 1, 0, 0]);
     scores.part(0, &[2]);
     assert_eq!((scores.followed(0), scores.shares[0][HALVES]), (vec![0; 4], Share::default()));
