@@ -42,7 +42,8 @@ fn check_tags(svg: &str) {
 fn lines_of_a_trained_model() {
     let trace = testdata("traces/tinymoe-8l64e.ftr.zst");
     let csv = folder("sweep").join("lines.csv");
-    let arguments = ["sweep", trace.to_str().unwrap(), "--sizes", "25%,50%", "--csv", csv.to_str().unwrap()];
+    let arguments =
+        ["sweep", "--eviction", "lru", trace.to_str().unwrap(), "--sizes", "25%,50%", "--csv", csv.to_str().unwrap()];
     insta::assert_snapshot!(done(&arguments), @"
     tinymoe-13.7M (trained for this file; see README): 18,688 tokens, 8 layers of 64 experts, top-6
     149,504 steps use 511 experts 897,024 times; the widest uses 6
@@ -69,6 +70,8 @@ fn a_pool_too_small_for_its_widest_step_has_no_rate() {
     let csv = folder("sweep").join("lines.csv");
     let arguments = [
         "sweep",
+        "--eviction",
+        "lru",
         trace.to_str().unwrap(),
         "--sizes",
         "8,50%",
@@ -108,7 +111,7 @@ fn the_default_sizes_and_the_size_that_is_looked_at() {
     let trace = testdata("traces/synthetic-4l16e.ftr.zst");
     let trace = trace.to_str().unwrap();
     let json = |arguments: &[&str]| -> serde_json::Value {
-        serde_json::from_str(&done(&[&["sweep", trace, "--json"], arguments].concat())).unwrap()
+        serde_json::from_str(&done(&[&["sweep", "--eviction", "lru", trace, "--json"], arguments].concat())).unwrap()
     };
     let slots = |json: &serde_json::Value| -> Vec<u64> {
         json["sizes"].as_array().unwrap().iter().map(|size| size["slots"].as_u64().unwrap()).collect()
@@ -126,7 +129,8 @@ fn the_default_sizes_and_the_size_that_is_looked_at() {
 #[test]
 fn json_has_every_line() {
     let trace = by_hand("small.ftr", &SMALL, Some(vec![300, 200]));
-    let arguments = ["sweep", trace.to_str().unwrap(), "--sizes", "1,2,4", "--slots", "3", "--json"];
+    let arguments =
+        ["sweep", "--eviction", "lru", trace.to_str().unwrap(), "--sizes", "1,2,4", "--slots", "3", "--json"];
     insta::assert_snapshot!(done(&arguments), @r#"
     {
       "batch": 1,
@@ -281,7 +285,8 @@ fn json_has_every_line() {
 fn the_picture_of_a_small_trace() {
     let trace = by_hand("small.ftr", &SMALL, Some(vec![300, 200]));
     let svg = folder("sweep").join("small.svg");
-    let arguments = ["sweep", trace.to_str().unwrap(), "--slots", "2", "--svg", svg.to_str().unwrap()];
+    let arguments =
+        ["sweep", "--eviction", "lru", trace.to_str().unwrap(), "--slots", "2", "--svg", svg.to_str().unwrap()];
     insta::assert_snapshot!(done(&arguments), @"
     R&D <small>: 6 tokens, 2 layers of 4 experts, top-1
     12 steps use 4 experts 12 times; the widest uses 1
@@ -363,7 +368,7 @@ fn the_picture_of_a_small_trace() {
 fn a_picture_of_one_size_has_all_labels() {
     let trace = testdata("traces/synthetic-4l16e.ftr.zst");
     let path = folder("sweep").join("one.svg");
-    done(&["sweep", trace.to_str().unwrap(), "--sizes", "64", "--svg", path.to_str().unwrap()]);
+    done(&["sweep", "--eviction", "lru", trace.to_str().unwrap(), "--sizes", "64", "--svg", path.to_str().unwrap()]);
     let svg = std::fs::read_to_string(path).unwrap();
     check_tags(&svg);
     for label in [">unified LRU<", ">per-layer LRU<", ">optimum<", ">64 slots<"] {

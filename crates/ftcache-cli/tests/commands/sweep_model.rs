@@ -91,7 +91,8 @@ impl Case {
 
     /// `more` says what sizes are: bytes of the model, or slots.
     fn check(&self, more: [&str; 2], sizes: &str, names: &[&str]) -> Value {
-        let arguments = [&["sweep", &self.files[0], "--sizes", sizes, "--json"], more.as_slice()].concat();
+        let arguments =
+            [&["sweep", "--eviction", "lru", &self.files[0], "--sizes", sizes, "--json"], more.as_slice()].concat();
         let json: Value = done(&arguments).parse().unwrap();
         let lines: BTreeMap<&str, &Value> =
             json["lines"].as_array().unwrap().iter().map(|line| (line["name"].as_str().unwrap(), line)).collect();
@@ -160,7 +161,7 @@ fn layers_of_two_layouts_are_two_pools_or_one_each() {
     let names = ["optimum", "per-layer LRU", "per-layer LRU, curve", "unified LRU", "unified LRU, curve"];
     case.check(["--model", &case.model], "1GiB,4GiB,9GiB", &names);
     // The fewest misses are not the fewest bytes.
-    let text = done(&["sweep", &case.files[0], "--model", &case.model, "--sizes", "9GiB"]);
+    let text = done(&["sweep", "--eviction", "lru", &case.files[0], "--model", &case.model, "--sizes", "9GiB"]);
     insta::assert_snapshot!(text.lines().last().unwrap(), @"best at 9.00 GiB by bytes moved: per-layer LRU, with 171.08 misses and 1.23 GiB a token; it saves 3.12 misses (1.8 %) and 19.59 MiB (1.5 %) a token against unified LRU; the optimum has 141.50 misses and 1.01 GiB");
 }
 
@@ -169,8 +170,19 @@ fn layers_of_two_layouts_are_two_pools_or_one_each() {
 fn every_pool_holds_what_the_requests_of_a_batch_can_need() {
     let case = Case::new("fused_biases.gguf", vec![10_816; 3], 8, 1, 90);
     let of_batch = |batch: &str| -> Value {
-        let arguments =
-            ["sweep", &case.files[0], "--model", &case.model, "--batch", batch, "--mem", "150000", "--json"];
+        let arguments = [
+            "sweep",
+            "--eviction",
+            "lru",
+            &case.files[0],
+            "--model",
+            &case.model,
+            "--batch",
+            batch,
+            "--mem",
+            "150000",
+            "--json",
+        ];
         done(&arguments).parse().unwrap()
     };
     let widest = ["1", "2"].map(|batch| of_batch(batch)["widest_step"].as_u64());
@@ -188,8 +200,20 @@ fn every_pool_holds_what_the_requests_of_a_batch_can_need() {
 fn a_table_of_a_models_pools() {
     let case = Case::new("scales.gguf", vec![13_848, 17_936], 8, 2, 90);
     let csv = case.files[0].replace("all.ftr", "lines.csv");
-    let arguments =
-        ["sweep", &case.files[0], "--model", &case.model, "--mem", "120000", "--sizes", "100%", "--csv", &csv];
+    let arguments = [
+        "sweep",
+        "--eviction",
+        "lru",
+        &case.files[0],
+        "--model",
+        &case.model,
+        "--mem",
+        "120000",
+        "--sizes",
+        "100%",
+        "--csv",
+        &csv,
+    ];
     insta::assert_snapshot!(done(&arguments), @r#"
     synthetic: 90 tokens, 2 layers of 8 experts, top-2
     180 steps use 16 experts 360 times; the widest uses 2
