@@ -175,15 +175,17 @@ impl Ranking {
         // What the step uses beside slots that were idle is of its own layer.
         let may_be_used = layer == slots.layer;
         let any_pinned = slots.recency.pinned_count() > 0;
-        for ((expert, known), key) in (0..).zip(experts).zip(keys) {
-            *key = NO_KEY;
-            if !known.place.is_slot() {
-                continue;
-            }
-            let slot = known.place.slot();
-            let is_out = may_be_used && slots.uses(slot) || any_pinned && slots.recency.is_pinned(slot);
-            if !is_out {
-                *key = key_of(chances.of(ExpertId::new(expert)), slot);
+        for ((expert, known), key) in (0..).zip(experts).zip(&mut *keys) {
+            // Of those in no slot too: whether an expert is in one is a coin toss to the processor.
+            let of_slot = key_of(chances.of(ExpertId::new(expert)), known.place.slot());
+            *key = if known.place.is_slot() { of_slot } else { NO_KEY };
+        }
+        if may_be_used || any_pinned {
+            for (known, key) in experts.iter().zip(keys).filter(|(known, _)| known.place.is_slot()) {
+                let slot = known.place.slot();
+                if may_be_used && slots.uses(slot) || slots.recency.is_pinned(slot) {
+                    *key = NO_KEY;
+                }
             }
         }
         self.worst[layer.index()] = self.find_worst(layer);
