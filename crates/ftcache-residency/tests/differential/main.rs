@@ -88,7 +88,7 @@ fn of_seed(seed: u64) -> (Shape, Vec<Operation>) {
 
 #[test]
 fn the_cache_does_what_the_model_does() {
-    for seed in 0..2_000 {
+    for seed in 0..4_000 {
         let (shape, operations) = of_seed(seed);
         if run(&shape, &operations).is_err() {
             let operations = shortest(&shape, operations);
