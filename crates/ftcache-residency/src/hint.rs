@@ -335,14 +335,14 @@ impl Cache {
         wasted
     }
 
-    /// Hopes no more for an expert; whether a row was started for it, which goes first from now on.
+    /// Hopes no more for an expert; whether a row was started for it, which goes by the stamp it has from now on: that
+    /// of those that go first, unless an accepted draft has used it.
     fn give_up(&mut self, index: usize) -> bool {
         let Hinted { expert, target, .. } = self.hints.named.remove(index);
         let Some((pool, slot)) = target else { return false };
         self.stats_of(expert).wasted += 1;
         // One that is on its way is pinned until it lands.
         if self.flights.get(pool, slot).is_none() {
-            self.pools[pool.index()].recency.cool([slot]);
             self.unpin_slot(pool, slot, expert);
         }
         true

@@ -114,7 +114,8 @@ impl<D: Device> Loader<D> {
     ///
     /// Copies are enqueued behind what the compute stream was given before, and what it is given afterwards comes
     /// behind the copies. A plan without copies enqueues nothing, not even events, unless the compute stream is
-    /// another than that of the plan before: then the new one is ordered behind the old one, which must be alive.
+    /// another than that of the plan before: then the new one is ordered behind the old one, which must be alive; or the
+    /// plan awaits the flight of a hint, which the compute stream and with it the copies are ordered behind.
     ///
     /// # Errors
     ///
@@ -131,6 +132,9 @@ impl<D: Device> Loader<D> {
             ApplyError { layer, bank, slots, source }
         };
         self.take_over(streams.compute).map_err(|error| failed(None, error))?;
+        if let Some(flight) = plan.awaits() {
+            self.after_hint(streams.compute, flight).map_err(|error| failed(None, error))?;
+        }
         if plan.copies().is_empty() {
             return Ok(0);
         }

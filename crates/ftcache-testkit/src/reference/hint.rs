@@ -239,8 +239,9 @@ impl Reference {
     /// Whether a row had been started, which is the first to go now.
     fn give_up(&mut self, named: Named) -> bool {
         self.hints.named.retain(|other| *other != named);
-        let Some((pool, slot)) = named.target else { return false };
-        self.pools[pool as usize][slot as usize].stamp = 1;
+        if named.target.is_none() {
+            return false;
+        }
         self.hints.stats.entry(named.expert.0).or_default().wasted += 1;
         true
     }
