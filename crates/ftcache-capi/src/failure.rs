@@ -153,6 +153,7 @@ fn status_of(error: &Error) -> ftcache_status {
         Error::DeviceMode(error) => of_device_mode(error),
         Error::Fault(_) => ftcache_status::LaunchRefused,
         Error::Unavailable(_) => ftcache_status::Unavailable,
+        Error::NoHints => ftcache_status::Unsupported,
         Error::UnknownPool { .. } | Error::UnknownSlot { .. } => ftcache_status::OutOfRange,
         Error::OtherLayouts | Error::RowBytes { .. } => ftcache_status::InvalidArgument,
         _ => ftcache_status::Device,

@@ -25,7 +25,7 @@ use crate::pin::Pins;
 use crate::pool::check_ids;
 use crate::{Cache, Copy, EnsureError, LatePlan, Misses, Phase, Plan, Step};
 
-/// What a hint came to. Each of its ids is counted once.
+/// What a hint came to. Each of its ids is counted once, but for absent ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HintAnswer {
     /// Ids of experts that are in a slot or on their way to one, those named twice among them: they cost nothing.
@@ -132,8 +132,8 @@ struct Need {
 
 impl Cache {
     /// Takes slots for up to `most` experts that a later step of a layer is expected to route to, in the order in which
-    /// they are given, so that they are there when it comes. The rows are to be copied once what reads the slots'
-    /// old owners is done.
+    /// they are given, so that they are there when it comes; absent ones are passed over. The rows are to be copied
+    /// once what reads the slots' old owners is done.
     ///
     /// No slot is taken that the step of `current` uses, which is the last one, none that is pinned, in flight or under
     /// an open chunk's staging buffers, and none of an expert that an open hint has named. Rows of hints have stamp 1:
@@ -155,14 +155,16 @@ impl Cache {
         late: &'a mut LatePlan,
     ) -> Result<LateTicket<'a>, EnsureError> {
         let pool = self.pool_of(layer)?;
-        self.check_hinted(layer, experts)?;
+        check_ids(layer, experts, self.expert_count())?;
         let number = self.next_step()?;
         late.begin_hint(self.flights.next_number(), layer, pool);
 
         let map = &mut self.map;
         let place = |row: &ExpertId| map.place(map.flat(layer, *row));
         let is_present = |row: &ExpertId| place(row).is_slot() || place(row).absence() == Some(Absence::InFlight);
-        late.present.extend(experts.iter().copied().filter(is_present));
+        let counted = &mut self.scratch.experts;
+        let given = || experts.iter().copied().filter(|&row| row != ExpertId::ABSENT);
+        late.present.extend(given().filter(|row| is_present(row) && counted.insert(row.index())));
         let recency = &mut self.pools[pool.index()].recency;
         let spared = &mut self.scratch.slots;
         let of_step = current.slots().iter().filter(|slot| current.pool() == pool && slot.get() < recency.slot_count());
@@ -180,9 +182,8 @@ impl Cache {
         let room = (recency.slot_count() - taken) as usize;
 
         let mut answer = HintAnswer::default();
-        let started = &mut self.scratch.experts;
-        for row in experts {
-            if is_present(row) || started.contains(row.index()) {
+        for row in given() {
+            if counted.contains(row.index()) {
                 answer.present += 1;
             } else if answer.started == most {
                 answer.over_budget += 1;
@@ -190,12 +191,12 @@ impl Cache {
                 answer.no_slot += 1;
             } else {
                 answer.started += 1;
-                started.insert(row.index());
-                late.copies.push(Copy { slot: SlotId::ABSENT, row: *row });
-                late.were.push(place(row).absence().expect("it is in no slot"));
+                counted.insert(row.index());
+                late.copies.push(Copy { slot: SlotId::ABSENT, row });
+                late.were.push(place(&row).absence().expect("it is in no slot"));
             }
         }
-        started.clear();
+        counted.clear();
         late.hint = Some(answer);
 
         let first = self.pools[pool.index()].first;
@@ -218,18 +219,6 @@ impl Cache {
         late.eviction_count = evictions;
         late.sort_by_row();
         Ok(LateTicket::of(self, late))
-    }
-
-    /// Whether a hint's experts are the layer's, each of them.
-    fn check_hinted(&self, layer: LayerId, experts: &[ExpertId]) -> Result<(), EnsureError> {
-        check_ids(layer, experts, self.expert_count())?;
-        match experts.iter().position(|&expert| expert == ExpertId::ABSENT) {
-            None => Ok(()),
-            Some(route) => {
-                let (expert, expert_count) = (experts[route], self.expert_count());
-                Err(EnsureError::UnknownExpert { layer, route, expert, expert_count })
-            }
-        }
     }
 
     /// Makes room for so many flights of hints at once and for what they name, which then allocates nothing.

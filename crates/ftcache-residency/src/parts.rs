@@ -5,7 +5,7 @@ use ftcache_policy::{ExpertId, FlatExpertId, LayerId};
 use crate::hint::is_lent;
 use crate::map::Absence;
 use crate::pool::check_ids;
-use crate::{Cache, EnsureError, Step};
+use crate::{Cache, EnsureError, Misses, Step};
 
 /// The parts of a step. Its buffers are used again by the next.
 #[derive(Debug, Clone)]
@@ -83,9 +83,9 @@ impl Cache {
 
         parts.part_of.clear();
         parts.part_of.resize(experts.len(), 0);
-        // What is resident is in the first part; it takes no slot from those of other layers that are pinned. So is what
-        // a hint brings: its slot is there.
-        let (mut distinct, mut hit_count, mut pinned) = (0, 0, kept);
+        // What is resident is in the first part; it takes no slot from those of other layers that are pinned. So is
+        // what a hint brings: its slot is there.
+        let (mut distinct, mut hit_count, mut pinned, mut boarded_pins) = (0, 0, kept, 0);
         let (flights, hints, all_pins, map) = (&self.flights, &self.hints, &self.pins, &self.map);
         for route in routes.iter().filter(|&&route| route != ExpertId::ABSENT) {
             distinct += usize::from(self.scratch.experts.insert(route.index()));
@@ -101,11 +101,13 @@ impl Cache {
             } else if flights.is_hinted(map.flat(layer, *route)) {
                 parts.part_of[route.index()] = 1;
                 hit_count += 1;
+                let is_boarded = step.misses == Misses::Fetched;
+                boarded_pins += u32::from(is_boarded && all_pins.is_marked(map.flat(layer, *route)));
             }
         }
         let mut room = slot_count - withheld - pinned - hit_count;
-        // Pinned experts that a part fetches stay in their slots through the later ones.
-        let mut pinned = kept;
+        // Pinned experts that a part fetches, or takes from a hint on its way, stay in their slots through the later ones.
+        let mut pinned = kept + boarded_pins;
         let mut part = 1;
         let mut fits = true;
         let (part_of, pins) = (&mut parts.part_of, &self.pins);

@@ -20,7 +20,7 @@ pub(crate) struct Hints {
     plan: LatePlan,
 }
 
-/// What a hint came to. Each of its ids is counted once.
+/// What a hint came to. Each of its ids is counted once, but for absent ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HintReport {
     /// Its number, for [`Cache::cancel_hint`]; none is 0.
@@ -133,12 +133,12 @@ impl<D: Device> Cache<D> {
     ///
     /// To be called once the last step is loaded and before its kernels are enqueued: the copies come behind what its
     /// compute stream was given until now, so behind the rows of that step, and beside its kernels. Nothing is waited
-    /// for, and nothing allocated for a list no longer than a layer has experts.
+    /// for, and nothing allocated. Absent ids are passed over.
     ///
-    /// No slot is taken that the last step uses, that is pinned or in flight, or whose expert an earlier hint named. The
-    /// hint is open until the next step of its layer, or until it is cancelled; until then steps take its rows' slots
-    /// only where they find no others, and so never fail for a hint. A step that routes to a row on its way comes behind
-    /// it. See [`residency::Cache::hint`](ftcache_residency::Cache::hint).
+    /// No slot is taken that the last step uses, that is pinned or in flight, or whose expert an earlier hint named.
+    /// The hint is open until the next step of its layer, or until it is cancelled; until then steps take its rows'
+    /// slots only where they find no others, and so never fail for a hint. A step that routes to a row on its way comes
+    /// behind it. See [`residency::Cache::hint`](ftcache_residency::Cache::hint).
     ///
     /// # Errors
     ///

@@ -229,9 +229,6 @@ impl Draw<'_> {
     fn hint(&mut self, layer: u32) -> Operation {
         let mut experts = self.routes();
         experts.truncate(1 + self.rng.below(12) as usize);
-        if !self.on.strays {
-            experts.retain(|&expert| expert != ABSENT);
-        }
         let widest = one_of(self.rng, &[2, 4, 90]);
         let (most, end) = (self.rng.below(widest) as usize, self.late_end());
         if self.rng.chance(1, 2) {

@@ -75,15 +75,17 @@ impl Reference {
     ) -> Result<HintAnswer, Refusal> {
         self.assert_closed();
         let pool = self.pool_of(layer)?;
-        let stray = |route: &u32| *route >= self.expert_count;
-        // One that is absent is told after the others.
-        let first = experts.iter().position(|route| *route != ABSENT && stray(route));
-        if let Some(index) = first.or_else(|| experts.iter().position(stray)) {
+        if let Some(index) = experts.iter().position(|&id| id != ABSENT && id >= self.expert_count) {
             return Err(Refusal::NoExpert(index));
         }
         self.check_counter()?;
         let is_present = |expert: u32| self.slot_of(layer, expert).is_some() || self.is_in_flight(layer, expert);
-        let named: Vec<Expert> = experts.iter().filter(|&&id| is_present(id)).map(|&id| (layer, id)).collect();
+        let mut named: Vec<Expert> = Vec::new();
+        for &id in experts.iter().filter(|&&id| id != ABSENT && is_present(id)) {
+            if !named.contains(&(layer, id)) {
+                named.push((layer, id));
+            }
+        }
         let is_spared = |slot: u32| {
             let owner = self.owner(pool, slot);
             let by_hint = |owner: Expert| named.contains(&owner) || self.is_hinted(owner.0, owner.1);
@@ -106,7 +108,7 @@ impl Reference {
             named,
             were: Vec::new(),
         };
-        for &expert in experts {
+        for &expert in experts.iter().filter(|&&id| id != ABSENT) {
             if answer.named.contains(&(layer, expert)) || answer.copies.iter().any(|&(_, row)| row == expert) {
                 answer.present += 1;
             } else if answer.copies.len() == most {
