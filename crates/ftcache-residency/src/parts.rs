@@ -106,7 +106,7 @@ impl Cache {
             }
         }
         let mut room = slot_count - withheld - pinned - hit_count;
-        // Pinned experts that a part fetches, or takes from a hint on its way, stay in their slots through the later ones.
+        // Pinned experts that a part fetches, or takes on their way from a hint, stay in their slots through later ones.
         let mut pinned = kept + boarded_pins;
         let mut part = 1;
         let mut fits = true;
