@@ -2204,8 +2204,8 @@ ftcache_status ftcache_placements_get(struct ftcache *cache,
 // report is NULL or set to what became of each id; absent ids are passed over. Needs hint_flight_count of
 // ftcache_config. Not for device mode, and not to be called while the compute stream is being captured: both are
 // refused. On FTCACHE_STATUS_DEVICE what was started counts as wasted, unless the message begins with "behind an
-// earlier step": then nothing has changed, as on any other status. Allocates nothing once there were as many ids;
-// waits for nothing.
+// earlier step": then nothing has changed, as on any other status. Allocates nothing if there are no more ids than a
+// layer has experts, or than in an earlier call; waits for nothing.
 //
 // Requires: cache came from ftcache_new; routes points to a struct of its struct_size, and the memory that it names is readable
 // as it says; report is NULL or points to a struct of its struct_size.
@@ -2255,8 +2255,8 @@ ftcache_status ftcache_layer_hint_stats_get(struct ftcache *cache,
 
 // Moves the residency to the device, whose tables the settings set aside (FTCACHE_ADMISSION_DEVICE); without that they
 // are allocated here, beyond total_bytes. From now on steps are admitted there, and what would decide on the host is
-// refused, until ftcache_device_leave; open hints end. Loads the kernels, allocates, and waits for everything enqueued.
-// options may be NULL.
+// refused, until ftcache_device_leave; hints that are open end. Loads the kernels, allocates, and waits for everything
+// enqueued. options may be NULL.
 //
 // Every layer with slots must be attached, with rows that kernels read where they lie: pinned. A layer that is not is
 // named.

@@ -333,7 +333,7 @@ pub unsafe extern "C" fn ftcache_new(
                 states: Vec::new(),
                 note_count: 0,
                 parts: Parted::default(),
-                routes: Vec::new(),
+                routes: Vec::with_capacity(configuration.geometry().model().expert_count() as usize),
                 views: Views::default(),
                 reading: DeviceReading::default(),
                 hint_flight_count: config.hint_flight_count,

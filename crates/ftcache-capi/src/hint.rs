@@ -175,8 +175,8 @@ unsafe fn read_hint(
 /// report is NULL or set to what became of each id; absent ids are passed over. Needs hint_flight_count of
 /// ftcache_config. Not for device mode, and not to be called while the compute stream is being captured: both are
 /// refused. On FTCACHE_STATUS_DEVICE what was started counts as wasted, unless the message begins with "behind an
-/// earlier step": then nothing has changed, as on any other status. Allocates nothing once there were as many ids;
-/// waits for nothing.
+/// earlier step": then nothing has changed, as on any other status. Allocates nothing if there are no more ids than a
+/// layer has experts, or than in an earlier call; waits for nothing.
 ///
 /// # Safety
 ///

@@ -14,6 +14,7 @@ use ftcache_testkit::Rng;
 mod answers;
 mod boundaries;
 mod flights;
+mod hints;
 mod hybrid;
 mod lost_flights;
 mod parts;
