@@ -209,10 +209,13 @@ impl<D: Device> Loader<D> {
 
     /// Enqueues copies on a stream, in no order of their own.
     pub(crate) fn enqueue(&mut self, stream: Stream, copies: &Copies) -> Result<(), Refused> {
-        // SAFETY: sources on the host are rows of `banks`, which are let go only after a wait for everything enqueued
-        // (`attach`, `drop`); targets and sources on the device are the arenas'.
-        let direct = unsafe { self.device.copy_all(stream, &copies.direct) };
-        direct.map_err(|error| (copies.bank_of[error.index], error.source))?;
+        // Of none, none can be the one that was refused.
+        if !copies.direct.is_empty() {
+            // SAFETY: sources on the host are rows of `banks`, which are let go only after a wait for everything
+            // enqueued (`attach`, `drop`); targets and sources on the device are the arenas'.
+            let direct = unsafe { self.device.copy_all(stream, &copies.direct) };
+            direct.map_err(|error| (copies.bank_of[error.index], error.source))?;
+        }
         for (bank, copy) in &copies.bounced {
             let bounce = self.bounce.as_mut().expect("rows that need it are attached only where there is one");
             // SAFETY: as above; and the bounce buffer is given up before rows are let go if the wait has failed.

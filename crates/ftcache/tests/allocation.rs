@@ -144,6 +144,25 @@ fn hybrid_steps_and_what_they_fetch_later_allocate_nothing_from_the_first_on() {
 }
 
 #[test]
+fn hints_and_the_steps_that_they_are_for_allocate_nothing_from_the_first_on() {
+    let mut cache = cache_on(HostDevice::new(), 8, 64, |cache| cache.set_hints(3).unwrap());
+    for token in 0..40 {
+        let routes: Vec<ExpertId> = (token..token + 8).map(ExpertId::new).collect();
+        let predicted: Vec<ExpertId> = (token + 2..token + 12).map(ExpertId::new).collect();
+        let count = allocations(|| {
+            cache.load(LayerId::new(token % 3), &routes).unwrap();
+            let report = cache.hint(LayerId::new((token + 1) % 3), &predicted, 5 * 34).unwrap();
+            if token % 5 == 4 {
+                cache.cancel_hint(report.hint).unwrap();
+            }
+        });
+        assert_eq!(count, 0, "token {token}");
+    }
+    let total = cache.hint_total().residency;
+    assert!(total.useful > 5 && total.wasted > 5, "{total:?}");
+}
+
+#[test]
 fn a_warm_chunk_allocates_nothing() {
     let mut cache = cache(1, 3 * 64);
     let staging = Staging::borrowed(cache.geometry()).unwrap();

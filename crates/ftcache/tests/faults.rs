@@ -109,6 +109,7 @@ fn live(world: &CudaWorld, file: &Path, context: &str) {
         cache.load_arena(reservation, |_| ControlFlow::Continue(())).map(|_| ())
     });
     persist("set_later", || cache.set_later(LaterLimits { step_bytes: 104, flight_count: 2 }));
+    persist("set_hints", || cache.set_hints(2));
     let staging = Staging::dedicated(cache.geometry(), 2);
     persist("set_staging", || cache.set_staging(staging.clone(), SMALL_ROW_BYTES));
 
@@ -120,6 +121,10 @@ fn live(world: &CudaWorld, file: &Path, context: &str) {
         |layer| Step { misses: Misses::Hybrid { fetch, order: FetchOrder::Recency }, ..Step::new(LayerId::new(layer)) };
     for (streams, layer, experts) in [(one, 0, [0, 3]), (two, 1, [1, 2]), (two, 2, [4, 5]), (one, 2, [0, 4])] {
         let routes = routes(&experts);
+        persist("load_on", || cache.load_on(streams, LayerId::new(layer), &routes).map(<[_]>::len));
+        // What comes true, late or not.
+        persist("hint", || cache.hint(LayerId::new(layer), &[ExpertId::new(5)], 104));
+        let routes = self::routes(&[experts[0], 5]);
         persist("load_on", || cache.load_on(streams, LayerId::new(layer), &routes).map(<[_]>::len));
     }
     for (streams, layer, experts) in [(two, 0, [1, 2, 4]), (one, 2, [1, 2, 3]), (two, 0, [4, 5, 1])] {

@@ -150,7 +150,9 @@ impl Pair {
         let open = (0..).zip(&self.slots[pool as usize]).filter(|slot| is_open(*slot)).count();
         let to_be_pinned = |expert: &&u32| {
             let is_here = self.model.slot_of(step.layer, **expert).is_some();
-            let is_missing = !is_here && !self.model.is_in_flight(step.layer, **expert);
+            // A plain step takes what comes by a hint.
+            let is_plain = step.misses == Misses::Fetched;
+            let is_missing = !is_here && (is_plain || !self.model.is_in_flight(step.layer, **expert));
             is_missing && self.model.is_pinned(step.layer, **expert)
         };
         let pinned = step.routes.iter().collect::<BTreeSet<_>>().into_iter().filter(to_be_pinned).count();
