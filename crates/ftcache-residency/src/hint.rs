@@ -13,17 +13,16 @@
 //!
 //! A plain step that routes to a row on its way takes it as a hit, and says which flight it awaits ([`Plan::awaits`]):
 //! the row is resident and in flight at a time, here called *boarded*. A hybrid step leaves it to the CPU, as any row
-//! on its way. So it does not depend on time what plain steps decide, only how useful a hint is counted.
+//! on its way. What steps do about hints before they are admitted is in `lent.rs`.
 
 use std::ops::AddAssign;
 
 use ftcache_policy::{ExpertId, FlatExpertId, LayerId, PoolId, SlotId};
 
-use crate::flight::{Flights, InFlight, LateTicket};
+use crate::flight::LateTicket;
 use crate::map::Absence;
-use crate::pin::Pins;
 use crate::pool::check_ids;
-use crate::{Cache, Copy, EnsureError, LatePlan, Misses, Phase, Plan, Step};
+use crate::{Cache, Copy, EnsureError, LatePlan, Plan};
 
 /// What a hint came to. Each of its ids is counted once, but for absent ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -73,19 +72,19 @@ impl AddAssign for HintStats {
 
 /// An expert that an open hint named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Hinted {
-    expert: FlatExpertId,
+pub(crate) struct Hinted {
+    pub(crate) expert: FlatExpertId,
     /// The number of the hint.
     hint: u64,
-    /// The slot that was taken for it; none if it was in one, or on its way, before.
-    target: Option<(PoolId, SlotId)>,
+    /// The slot that was taken for it, in which it is once it has landed; none if it was in one, or on its way, before.
+    pub(crate) target: Option<(PoolId, SlotId)>,
 }
 
 /// What open hints named, and what became of those before.
 #[derive(Debug, Clone)]
 pub(crate) struct Hints {
     /// One for each expert, in the order in which they were named last.
-    named: Vec<Hinted>,
+    pub(crate) named: Vec<Hinted>,
     /// `stats[layer]`.
     stats: Vec<HintStats>,
 }
@@ -100,34 +99,13 @@ impl Hints {
     }
 
     /// The expert for which an open hint has taken a slot, wherever its row is.
-    fn held_for(&self, pool: PoolId, slot: SlotId) -> Option<FlatExpertId> {
+    pub(crate) fn held_for(&self, pool: PoolId, slot: SlotId) -> Option<FlatExpertId> {
         self.named.iter().find(|hinted| hinted.target == Some((pool, slot))).map(|hinted| hinted.expert)
     }
 
     pub(crate) fn holds(&self, pool: PoolId, slot: SlotId) -> bool {
         self.held_for(pool, slot).is_some()
     }
-}
-
-/// Whether a pinned slot is so for hints alone, so that a step may have it.
-pub(crate) fn is_lent(flights: &Flights, hints: &Hints, pins: &Pins, pool: PoolId, slot: SlotId) -> bool {
-    match flights.get(pool, slot) {
-        Some(flown) => flown.is_lent(pins),
-        None => hints.held_for(pool, slot).is_some_and(|expert| !pins.is_marked(expert)),
-    }
-}
-
-/// The experts of a step, as hints and pins see them.
-#[derive(Debug, Clone, Copy, Default)]
-struct Need {
-    /// Distinct experts.
-    distinct: u32,
-    /// Distinct experts in a slot, or on their way to one for a hint.
-    placed: u32,
-    /// Distinct others, but for those on their way behind a step.
-    misses: u32,
-    /// Slots that are pinned otherwise than for hints, and that the step does not use.
-    kept: u32,
 }
 
 impl Cache {
@@ -300,7 +278,7 @@ impl Cache {
         stats.wasted += plan.copies().len() as u64;
     }
 
-    fn stats_of(&mut self, expert: FlatExpertId) -> &mut HintStats {
+    pub(crate) fn stats_of(&mut self, expert: FlatExpertId) -> &mut HintStats {
         &mut self.hints.stats[self.map.layer_and_expert(expert).0.index()]
     }
 
@@ -326,19 +304,19 @@ impl Cache {
 
     /// Hopes no more for an expert; whether a row was started for it, which goes by the stamp it has from now on: that
     /// of those that go first, unless an accepted draft has used it.
-    fn give_up(&mut self, index: usize) -> bool {
+    pub(crate) fn give_up(&mut self, index: usize) -> bool {
         let Hinted { expert, target, .. } = self.hints.named.remove(index);
         let Some((pool, slot)) = target else { return false };
         self.stats_of(expert).wasted += 1;
         // One that is on its way is pinned until it lands.
-        if self.flights.get(pool, slot).is_none() {
+        if self.map.place(expert).is_slot() {
             self.unpin_slot(pool, slot, expert);
         }
         true
     }
 
     /// Makes a slot a victim like others, unless its expert is pinned.
-    fn unpin_slot(&mut self, pool: PoolId, slot: SlotId, expert: FlatExpertId) {
+    pub(crate) fn unpin_slot(&mut self, pool: PoolId, slot: SlotId, expert: FlatExpertId) {
         if !self.pins.is_marked(expert) {
             self.pools[pool.index()].recency.unpin(slot);
         }
@@ -348,184 +326,6 @@ impl Cache {
     #[inline]
     pub(crate) fn has_hints(&self) -> bool {
         !self.hints.is_empty() || !self.flights.is_empty() && self.flights.any_hinted()
-    }
-
-    /// Slots of a pool that are pinned otherwise than for hints.
-    pub(crate) fn kept_count(&self, pool: PoolId) -> u32 {
-        let Self { flights, hints, pins, .. } = self;
-        let flown = flights.iter().filter(|flown| flown.pool == pool && flown.is_lent(pins)).count();
-        let targets = hints.named.iter().filter_map(|hinted| Some((hinted.target?, hinted.expert)));
-        let landed = targets
-            .filter(|&((of, slot), expert)| of == pool && flights.get(of, slot).is_none() && !pins.is_marked(expert));
-        self.pools[pool.index()].recency.pinned_count() - flown as u32 - landed.count() as u32
-    }
-
-    /// What a step needs. Nothing is left in scratch.
-    fn need(&mut self, layer: LayerId, pool: PoolId, routes: &[ExpertId]) -> Need {
-        let mut need = Need { kept: self.kept_count(pool), ..Need::default() };
-        let Self { flights, hints, pins, scratch, map, pools, .. } = self;
-        let recency = &pools[pool.index()].recency;
-        for route in routes.iter().filter(|&&route| route != ExpertId::ABSENT) {
-            if !scratch.experts.insert(route.index()) {
-                continue;
-            }
-            need.distinct += 1;
-            let place = map.place(map.flat(layer, *route));
-            if place.is_slot() {
-                let is_kept = recency.is_pinned(place.slot()) && !is_lent(flights, hints, pins, pool, place.slot());
-                need.placed += 1;
-                need.kept -= u32::from(is_kept);
-            } else if place.absence() != Some(Absence::InFlight) {
-                need.misses += 1;
-            } else if flights.is_hinted(map.flat(layer, *route)) {
-                need.placed += 1;
-            }
-        }
-        scratch.experts.clear();
-        need
-    }
-
-    /// A step that is too wide also where hints hold nothing.
-    pub(crate) fn too_wide(&mut self, layer: LayerId, pool: PoolId, routes: &[ExpertId]) -> EnsureError {
-        let need = self.need(layer, pool, routes);
-        let recency = &self.pools[pool.index()].recency;
-        let (slot_count, withheld, pinned) = (recency.slot_count(), recency.withheld(), need.kept);
-        let (needed, given) = (need.distinct as usize, slot_count - withheld - pinned);
-        EnsureError::StepTooWide { layer, pool, needed, given, slot_count, pinned, withheld }
-    }
-
-    /// Before a step is admitted: ends the hints of its layer by what it routes to, and takes from other hints what it
-    /// finds no other slot for. It is then admitted as if there were none.
-    ///
-    /// # Errors
-    ///
-    /// More distinct experts than there are slots, those of hints among them. Nothing has changed.
-    pub(crate) fn make_way(
-        &mut self,
-        step: &Step,
-        pool: PoolId,
-        number: u64,
-        routes: &[ExpertId],
-    ) -> Result<(), EnsureError> {
-        let need = self.need(step.layer, pool, routes);
-        let recency = &self.pools[pool.index()].recency;
-        let open = recency.slot_count() - recency.withheld() - need.kept;
-        let fetched = match step.misses {
-            Misses::Fetched if need.placed + need.misses > open => {
-                return Err(self.too_wide(step.layer, pool, routes));
-            }
-            Misses::Fetched => need.misses,
-            // As many as the rule will have where hints hold nothing.
-            Misses::Hybrid { fetch, .. } => {
-                let mut carried = self.carried[step.layer.index()];
-                fetch.fetched_count(need.misses, open - need.placed, &mut carried)
-            }
-        };
-        self.reach(step, pool, number, routes);
-        self.yield_to(step.layer, pool, routes, fetched);
-        Ok(())
-    }
-
-    /// Ends the hints of a step's layer. Rows on their way that a plain step routes to are boarded.
-    fn reach(&mut self, step: &Step, pool: PoolId, number: u64, routes: &[ExpertId]) {
-        let routed = &mut self.scratch.experts;
-        for route in routes.iter().filter(|&&route| route != ExpertId::ABSENT) {
-            routed.insert(route.index());
-        }
-        let (layer, mut index) = (step.layer, 0);
-        while let Some(&Hinted { expert, target, .. }) = self.hints.named.get(index) {
-            let (of, row) = self.map.layer_and_expert(expert);
-            if of != layer {
-                index += 1;
-                continue;
-            }
-            if !self.scratch.experts.contains(row.index()) {
-                self.give_up(index);
-                continue;
-            }
-            self.hints.named.remove(index);
-            let Some((pool, slot)) = target else { continue };
-            if self.flights.get(pool, slot).is_some() {
-                self.stats_of(expert).late += 1;
-            } else {
-                self.stats_of(expert).useful += 1;
-                self.unpin_slot(pool, slot, expert);
-            }
-        }
-        let Self { flights, map, pools, scratch, .. } = self;
-        let Some(pool) = pools.get_mut(pool.index()) else { return };
-        for flown in flights.iter_mut().filter(|flown| flown.is_hinted && !flown.is_boarded) {
-            let Some((of, row)) = flown.expert.map(|expert| map.layer_and_expert(expert)) else { continue };
-            if of != layer || !scratch.experts.contains(row.index()) {
-                continue;
-            }
-            if step.misses == Misses::Fetched {
-                map.placing(layer, pool.first).put(row, flown.slot);
-                flown.is_boarded = true;
-            } else if step.phase == Phase::Decode {
-                // It was used, if by the CPU.
-                pool.recency.touch(&[flown.slot], number);
-            }
-        }
-        scratch.experts.clear();
-    }
-
-    /// Frees slots that hints hold, until the step has as many to take as it fetches: those that nobody hopes for any
-    /// more first, the last flight's first of them, and then what was named last.
-    fn yield_to(&mut self, layer: LayerId, pool: PoolId, routes: &[ExpertId], fetched: u32) {
-        let Self { map, scratch, pools, flights, .. } = self;
-        let recency = &pools[pool.index()].recency;
-        let mut unpinned = 0;
-        for route in routes.iter().filter(|&&route| route != ExpertId::ABSENT) {
-            let (expert, used) = (map.flat(layer, *route), &mut scratch.slots);
-            let place = map.place(expert);
-            if place.is_slot() {
-                unpinned += u32::from(used.insert(place.slot().index()) && !recency.is_pinned(place.slot()));
-            } else if let Some(slot) = flights.slot_of_hinted(expert) {
-                used.insert(slot.index());
-            }
-        }
-        let mut given = recency.slot_count() - recency.withheld() - recency.pinned_count() - unpinned;
-        while given < fetched {
-            self.yield_one(pool);
-            given += 1;
-        }
-        self.scratch.slots.clear();
-    }
-
-    /// Frees one slot of those that hints hold and that are not in scratch.
-    fn yield_one(&mut self, pool: PoolId) {
-        let Self { flights, hints, pins, scratch, .. } = &*self;
-        let is_other = |slot: SlotId| !scratch.slots.contains(slot.index());
-        let unwanted = flights.iter().filter(|flown: &&InFlight| {
-            flown.pool == pool && is_other(flown.slot) && flown.is_lent(pins) && !hints.holds(pool, flown.slot)
-        });
-        let unwanted = unwanted.max_by_key(|flown| (flown.flight, flown.slot)).map(|flown| flown.slot);
-        let index = hints.named.iter().rposition(|hinted| {
-            let target = hinted.target.filter(|&(of, slot)| of == pool && is_other(slot));
-            target.is_some_and(|(_, slot)| is_lent(flights, hints, pins, pool, slot))
-        });
-        let (slot, index) = match (unwanted, index) {
-            (Some(slot), _) => (slot, None),
-            (None, Some(index)) => (hints.named[index].target.expect("it was looked for").1, Some(index)),
-            (None, None) => unreachable!("a step that fits finds its slots"),
-        };
-        match flights.get(pool, slot).map(|flown| flown.flight) {
-            Some(flight) => {
-                // Whoever is given the slot writes to it after what is on its way there.
-                self.flights.overdue = self.flights.overdue.max(Some(flight));
-                self.ground(pool, slot, Absence::Evicted);
-            }
-            None => drop(index.map(|index| self.give_up(index))),
-        }
-    }
-
-    /// The flight that a step's copies and kernels come behind, if there is one.
-    pub(crate) fn awaited(&self, plan: &Plan) -> Option<u64> {
-        let is_used =
-            |flown: &&InFlight| flown.is_boarded && flown.pool == plan.pool() && plan.slots().contains(&flown.slot);
-        let boarded = self.flights.iter().filter(is_used).map(|flown| flown.flight).max();
-        boarded.max(self.flights.overdue.filter(|_| !plan.copies().is_empty()))
     }
 
     pub(crate) fn check_hints(&self) -> Result<(), String> {

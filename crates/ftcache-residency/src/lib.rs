@@ -42,6 +42,7 @@ mod error;
 mod flight;
 mod hint;
 mod ids;
+mod lent;
 mod map;
 mod parts;
 mod pin;

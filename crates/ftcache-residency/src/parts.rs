@@ -2,7 +2,7 @@
 
 use ftcache_policy::{ExpertId, FlatExpertId, LayerId};
 
-use crate::hint::is_lent;
+use crate::lent::is_lent;
 use crate::map::Absence;
 use crate::pool::check_ids;
 use crate::{Cache, EnsureError, Misses, Step};

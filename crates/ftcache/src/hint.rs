@@ -105,8 +105,8 @@ pub fn hinted_rows(budget: u64, layer: &LayoutKey) -> usize {
 impl<D: Device> Cache<D> {
     /// Lets the cache take [hints](Self::hint), with the rows of up to so many on their way at once. Once set it stays.
     ///
-    /// Their copies have a stream of their own. What steps decide does not depend on when they land, as long as all
-    /// misses are fetched; hybrid steps leave to the CPU what is on its way.
+    /// Their copies have a stream of their own. When they land is a matter of time, and until then their slots are no
+    /// victims: ranks that are to stay alike must not use this.
     ///
     /// # Errors
     ///

@@ -464,3 +464,36 @@ fn a_planner_keeps_the_plan_of_a_hint_open() {
     planner.commit().unwrap();
     assert_eq!(planner.cache().hint_stats(layer(1)).useful, 1);
 }
+
+// Boarded by the first part, it keeps its slot through the others.
+#[test]
+fn a_pinned_row_on_its_way_takes_its_slot_from_later_parts() {
+    let mut cache = one_pool(1, 8, 3);
+    cache.pin(&[(layer(0), expert(0))], 0).unwrap();
+    hint(&mut cache, 0, &[0], 9);
+    let mut parts = Parts::new();
+    cache.partition(layer(0), &ids(&[5, 4, 3, 2, 1, 0]), &mut parts).unwrap();
+    let parts: Vec<(Step, Vec<u32>)> =
+        parts.iter().map(|(step, part)| (step, part.iter().map(|route| route.get()).collect())).collect();
+    let answers: Vec<Vec<i64>> = parts.iter().map(|(step, part)| answer(&commit(&mut cache, *step, part))).collect();
+    assert_eq!(answers, [[-2, -2, -2, 2, 1, 0], [-2, 2, 1, -2, -2, -2], [1, -2, -2, -2, -2, -2]]);
+}
+
+// It has the step's stamp, and is none of the slots that the step was given.
+#[test]
+fn what_lands_between_a_step_that_left_it_and_its_later_fetch_is_not_taken() {
+    let mut cache = one_pool(1, 8, 2);
+    hint(&mut cache, 0, &[1], 9);
+    let plan = leave(&mut cache, &[1, 0, 2]);
+    assert_eq!((land(&mut cache, 1), cache.stamp(POOL, slot(0))), (1, 2));
+    assert_eq!(later(&mut cache, &plan, 9).1, [(1, 0)]);
+}
+
+// What kernels of earlier steps read was enqueued before it; a slot that this one frees may be taken at once.
+#[test]
+fn a_hint_after_an_aborted_step_may_have_its_slots() {
+    let mut cache = full();
+    let mut plan = Plan::new();
+    cache.ensure(layer(0), &ids(&[4, 3]), &mut plan).unwrap().abort();
+    assert_eq!(hint_behind(&mut cache, &plan, 1, &[0, 1, 2, 3], 9).1, [(0, 0), (1, 1), (2, 2)], "3 is resident still");
+}
