@@ -135,8 +135,8 @@
  *    Hybrid     strategy, fetch_rule of ftcache_settings: a CPU computes the misses that are not fetched. cpu_slot
  *               marks their routes; ftcache_plan_cpu_experts and ftcache_plan_split_weights say what it computes. With
  *               later_step_bytes of ftcache_config, what it computed now is fetched behind the step.
- *    Hints      ftcache_hint: experts that the next step of a layer is expected to route to are copied ahead of it, within
- *               a budget, in slots that no step needs. ftcache_hint_stats_get says what that was worth.
+ *    Hints      ftcache_hint: experts that the next step of a layer is expected to route to are copied ahead of it,
+ *               within a budget, to slots that no step needs. ftcache_hint_stats_get says what that was worth.
  *    Prefill    ftcache_chunk_begin .. ftcache_chunk_end: whole layers are staged, one while the other computes. A
  *               chunk of up to on_demand_tokens is loaded as a step of FTCACHE_PHASE_PREFILL instead.
  *    Verify     FTCACHE_PHASE_VERIFY and ftcache_accept: rejected drafts leave no trace in the order of victims.
@@ -2209,8 +2209,8 @@ ftcache_status ftcache_placements_get(struct ftcache *cache,
 // earlier step": then nothing has changed, as on any other status. Allocates nothing if there are no more ids than a
 // layer has experts, or than in an earlier call; waits for nothing.
 //
-// Requires: cache came from ftcache_new; routes points to a struct of its struct_size, and the memory that it names is readable
-// as it says; report is NULL or points to a struct of its struct_size.
+// Requires: cache came from ftcache_new; routes points to a struct of its struct_size, and the memory that it names is
+// readable as it says; report is NULL or points to a struct of its struct_size.
 FTCACHE_MUST_USE
 ftcache_status ftcache_hint(struct ftcache *cache,
                             uint32_t layer,

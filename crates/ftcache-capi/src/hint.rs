@@ -180,8 +180,8 @@ unsafe fn read_hint(
 ///
 /// # Safety
 ///
-/// cache came from ftcache_new; routes points to a struct of its struct_size, and the memory that it names is readable
-/// as it says; report is NULL or points to a struct of its struct_size.
+/// cache came from ftcache_new; routes points to a struct of its struct_size, and the memory that it names is
+/// readable as it says; report is NULL or points to a struct of its struct_size.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn ftcache_hint(

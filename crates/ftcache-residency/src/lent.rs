@@ -137,7 +137,7 @@ impl Cache {
             }
         }
         let Self { flights, map, pools, scratch, .. } = self;
-        let Some(pool) = pools.get_mut(pool.index()) else { return };
+        let pool = &mut pools[pool.index()];
         for flown in flights.iter_mut().filter(|flown| flown.is_hinted && !flown.is_boarded) {
             let Some((of, row)) = flown.expert.map(|expert| map.layer_and_expert(expert)) else { continue };
             if of != layer || !scratch.experts.contains(row.index()) {
