@@ -182,6 +182,7 @@ static void look_at_all(ftcache *cache, const ftcache_configuration *configurati
     SIZED(ftcache_layer_report, layer);
     SIZED(ftcache_slot_span, span);
     SIZED(ftcache_stats, stats);
+    SIZED(ftcache_hint_stats, hints);
     SIZED(ftcache_chunk_report, chunks);
     uint32_t number = 0;
     uint64_t wide = 0;
@@ -197,6 +198,8 @@ static void look_at_all(ftcache *cache, const ftcache_configuration *configurati
         LOOKS(ftcache_slot_span_get(cache, 0, 0, &span));
         LOOKS(ftcache_staged_span_get(cache, 0, 0, 0, &span));
     }
+    LOOKS(ftcache_hint_stats_get(cache, &hints));
+    LOOKS(ftcache_layer_hint_stats_get(cache, 0, &hints));
     LOOKS(ftcache_stats_get(cache, &stats));
     LOOKS(ftcache_layer_stats_get(cache, 0, &stats));
     LOOKS(ftcache_phase_stats_get(cache, 0, FTCACHE_PHASE_DECODE, &stats));
@@ -265,6 +268,7 @@ static void steps_of_the_host(void) {
     uint32_t turn;
     // Verify steps are remembered until they are accepted.
     config.remembered_routes = 2 * WIDTH;
+    config.hint_flight_count = 3;
     OK(ftcache_new(configuration, &config, &cache));
     OK(ftcache_register(cache, host_rows, sizeof host_rows, 0, 0));
     attach_all(cache);
@@ -290,6 +294,11 @@ static void steps_of_the_host(void) {
         if (what.phase == FTCACHE_PHASE_VERIFY && turn >= 40) {
             const uint32_t accepted = (uint32_t)ids[0];
             LOOKS(ftcache_accept(cache, layer, &accepted, 1));
+        }
+        if (turn % 3 == 1 && turn >= 40) {
+            SIZED(ftcache_hint_report, hint);
+            STEPS(ftcache_hint(cache, (layer + 1) % LAYERS, &routes, 2 * 42, &hint));
+            if (turn % 4 == 1) LOOKS(ftcache_cancel_hint(cache, hint.hint, NULL));
         }
         if (turn % 16 == 9) LOOKS(ftcache_forget(cache, 0, dice_below(&random, 8)));
         if (turn % 64 == 33) LOOKS(ftcache_forget_layer(cache, layer));
@@ -321,6 +330,7 @@ static void steps_of_a_planner(void) {
     SIZED(ftcache_config, config);
     config.device = FTCACHE_DEVICE_NONE;
     config.remembered_routes = 2 * WIDTH;
+    config.hint_flight_count = 3;
     OK(ftcache_new(configuration, &config, &cache));
     for (turn = 0; turn < 200; turn++) {
         const uint32_t layer = dice_below(&random, LAYERS);
@@ -344,6 +354,12 @@ static void steps_of_a_planner(void) {
             LOOKS(ftcache_abort(cache));
         } else {
             LOOKS(ftcache_commit(cache));
+        }
+        if (turn % 3 == 1 && turn >= 40) {
+            SIZED(ftcache_hint_report, hint);
+            LOOKS(ftcache_admit_hint(cache, (layer + 1) % LAYERS, &routes, 2 * 42, &hint));
+            LOOKS(ftcache_commit(cache));
+            if (turn % 4 != 0) LOOKS(ftcache_land_flight(cache, hint.hint, NULL));
         }
         if (turn % 50 == 0) look_at_all(cache, configuration);
     }

@@ -70,8 +70,8 @@ void attach(ftc::cache &cache) {
 }
 
 // On the host, every row attached. Pool 0 is the wide layer's, pool 1 that of the other two.
-ftc::cache wrapped_cache(const ftcache_settings &settings) {
-    auto cache = ftc::cache::make(wrapped_configuration(settings)).value();
+ftc::cache wrapped_cache(const ftcache_settings &settings, const ftcache_config *config = nullptr) {
+    auto cache = ftc::cache::make(wrapped_configuration(settings), config).value();
     attach(cache);
     return cache;
 }
@@ -486,6 +486,37 @@ void a_planner_decides_and_moves_nothing() {
     CHECK(flight && ftc::copies_of(*hybrid.plan_get()).size() == 1);
     CHECK(hybrid.commit());
     CHECK(*hybrid.land_flight(*flight) == 1 && hybrid.report_get()->resident_count == 2);
+
+    // What a hint brings is there at its step.
+    const auto hint = hybrid.admit_hint(2, ftc::routes_of(ids, 1, 2), 26);
+    CHECK(hint && hint->started == 1 && hint->over_budget == 1 && hint->bytes == 26);
+    CHECK(hybrid.plan_get()->layer == 2 && ftc::copies_of(*hybrid.plan_get()).size() == 1);
+    CHECK(hybrid.commit());
+    CHECK(*hybrid.land_flight(hint->hint) == 1);
+    CHECK(hybrid.admit(step_of(2), ftc::routes_of(ids, 1, 1), nullptr));
+    CHECK(hybrid.plan_get()->miss_count == 0 && hybrid.plan_get()->awaits_flight == 0 && hybrid.commit());
+    CHECK(hybrid.layer_hint_stats_get(2)->useful == 1 && hybrid.layer_hint_stats_get(1)->started == 0);
+}
+
+// Hints of a cache that copies.
+
+void hints_are_copied_ahead() {
+    ftcache_config config{};
+    config.struct_size = sizeof config;
+    config.hint_flight_count = 2;
+    auto cache = wrapped_cache(settings_of(8), &config);
+    const int32_t ids[] = {3, 4, 5};
+    const auto first = cache.hint(0, ftc::routes_of(ids, 1, 3), 2 * 26);
+    CHECK(first && first->started == 2 && first->over_budget == 1 && first->hint > 0);
+    const auto slots = loaded<1>(cache, 0, {3});
+    CHECK(slot_holds(cache.get(), 0, slots[0], 3) && cache.stats_get()->hits == 1);
+    const auto second = cache.hint(0, ftc::routes_of(ids, 1, 3), 1000);
+    CHECK(second && second->present == 2 && second->started == 1);
+    CHECK(*cache.cancel_hint(second->hint) == 1 && *cache.cancel_hint(0) == 0);
+    const auto stats = cache.hint_stats_get();
+    CHECK(stats && stats->started == 3 && stats->useful == 1 && stats->wasted == 2 && stats->wasted_bytes == 52);
+    REFUSED_WITH(wrapped_cache(settings_of(8)).hint(0, ftc::routes_of(ids, 1, 3), 1), UNSUPPORTED,
+                 "the cache takes no hints: no flights were set for them");
 }
 
 // Prefill.
@@ -628,6 +659,7 @@ int main(int argument_count, char **arguments) {
     pins_verify_steps_and_parts();
     the_cpu_computes_what_is_left();
     a_planner_decides_and_moves_nothing();
+    hints_are_copied_ahead();
     a_chunk_stages_whole_layers();
     rebuilt_and_brought_back();
     banks_are_read_from_files();

@@ -208,6 +208,8 @@ static void of_steps(ftcache *cache, ftcache *planner) {
     ftcache_routes routes = routes_of(&id, 1), no_ids = routes_of(NULL, 1);
     ftcache_slots slots = slots_of(&slot), no_slots = slots_of(NULL);
     SIZED(ftcache_plan, plan);
+    SIZED(ftcache_hint_report, hint);
+    SIZED(ftcache_hint_stats, hint_stats);
     uint32_t parts = 7;
     uint64_t number = 7;
     size_t needed = 7;
@@ -238,6 +240,7 @@ static void of_steps(ftcache *cache, ftcache *planner) {
     NAMED(ftcache_accept(NULL, 0, &expert, 1), "cache");
     COUNTED(ftcache_accept(cache, 0, NULL, 1), "experts", "a count of 1");
     CHECK(slot == -7 && stats_of(cache).steps == 0 && stats_of(planner).steps == 0);
+    COUNTED(ftcache_hint(cache, 0, &no_ids, 0, &hint), "routes->ids", "1 rows of 1");
     // No routes need no memory.
     no_ids.row_count = 0;
     OK(ftcache_load(cache, &step, &no_ids, NULL, &no_slots));
@@ -254,6 +257,16 @@ static void of_steps(ftcache *cache, ftcache *planner) {
     NAMED(ftcache_admit_later(NULL, 1, &number), "cache");
     NAMED(ftcache_admit_later(planner, 1, NULL), "flight");
     NAMED(ftcache_land_flight(NULL, 0, &number), "cache");
+    NAMED(ftcache_hint(NULL, 0, &routes, 0, &hint), "cache");
+    NAMED(ftcache_hint(cache, 0, NULL, 0, &hint), "routes");
+    NAMED(ftcache_admit_hint(NULL, 0, &routes, 0, &hint), "cache");
+    NAMED(ftcache_admit_hint(planner, 0, NULL, 0, &hint), "routes");
+    NAMED(ftcache_cancel_hint(NULL, 0, &number), "cache");
+    NAMED(ftcache_hint_stats_get(NULL, &hint_stats), "cache");
+    NAMED(ftcache_hint_stats_get(cache, NULL), "stats");
+    NAMED(ftcache_layer_hint_stats_get(NULL, 0, &hint_stats), "cache");
+    NAMED(ftcache_layer_hint_stats_get(cache, 0, NULL), "stats");
+    CHECK(hint.hint == 0 && hint_stats.started == 0);
     CHECK(number == 7 && map[0] == -7 && strcmp(text, "as was") == 0);
     // After a step of one route, since with none these arrays may be NULL.
     OK(ftcache_load(cache, &step, &routes, NULL, NULL));
@@ -430,7 +443,8 @@ static void that_are_accepted(void) {
     const int32_t id = 0;
     const ftcache_routes routes = routes_of(&id, 1);
     ftcache_configuration *configuration = new_configuration(8);
-    ftcache *cache = new_cache(8), *planner = new_planner();
+    ftcache *cache = new_cache(8), *planner = new_planner(), *hinting;
+    SIZED(ftcache_config, config);
     ftcache_step step = step_of(0);
     char text[8];
     unsigned char saved[256];
@@ -449,6 +463,14 @@ static void that_are_accepted(void) {
     OK(ftcache_admit_later(planner, 1, &flight));
     OK(ftcache_commit(planner));
     OK(ftcache_land_flight(planner, flight, NULL));
+    OK(ftcache_admit_hint(planner, 1, &routes, 26, NULL));
+    OK(ftcache_abort(planner));
+    OK(ftcache_cancel_hint(planner, 0, NULL));
+    config.hint_flight_count = 1;
+    hinting = cache_of(new_configuration(8), &config);
+    attach_all(hinting);
+    OK(ftcache_hint(hinting, 0, &routes, 26, NULL));
+    ftcache_free(hinting);
     OK(ftcache_chunk_begin(planner, NULL));
     OK(ftcache_chunk_end(planner, NULL));
     OK(ftcache_chunk_begin(planner, NULL));

@@ -283,6 +283,13 @@ static ftcache_status get_fetch(void *at) { return ftcache_configuration_layer_f
 static ftcache_recorder *recorder;
 static ftcache_status get_recorder(void *at) { return ftcache_recorder_get(recorder, at); }
 static ftcache_status get_plan(void *at) { return ftcache_plan_get(cache, at); }
+static ftcache_status get_hint(void *at) {
+    const ftcache_routes routes = routes_of(ids, 2);
+    const ftcache_status status = ftcache_admit_hint(planner, 0, &routes, 26, at);
+    if (status == FTCACHE_STATUS_OK) OK(ftcache_abort(planner));
+    return status;
+}
+static ftcache_status get_hint_stats(void *at) { return ftcache_hint_stats_get(cache, at); }
 static ftcache_status get_stats(void *at) { return ftcache_stats_get(cache, at); }
 static ftcache_status get_total(void *at) { return ftcache_chunk_total_get(cache, at); }
 static ftcache_status get_facts(void *at) { return ftcache_device_facts_get(cache, at); }
@@ -317,6 +324,9 @@ static void outputs(void) {
     OUTPUT(ftcache_layer_fetch, "fetch", ALWAYS_SAME, get_fetch);
     OUTPUT(ftcache_plan, "plan", ALWAYS_SAME, get_plan);
     OUTPUT(ftcache_stats, "stats", ALWAYS_SAME, get_stats);
+    OUTPUT(ftcache_hint_stats, "stats", ALWAYS_SAME, get_hint_stats);
+    // The number of a hint never comes again.
+    OUTPUT(ftcache_hint_report, "report", NOT_SAME, get_hint);
     OUTPUT(ftcache_chunk_report, "report", ALWAYS_SAME, get_total);
     OUTPUT(ftcache_device_facts, "facts", ALWAYS_SAME, get_facts);
     OUTPUT(ftcache_file_report, "report", NOT_SAME, get_files);

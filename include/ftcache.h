@@ -135,6 +135,8 @@
  *    Hybrid     strategy, fetch_rule of ftcache_settings: a CPU computes the misses that are not fetched. cpu_slot
  *               marks their routes; ftcache_plan_cpu_experts and ftcache_plan_split_weights say what it computes. With
  *               later_step_bytes of ftcache_config, what it computed now is fetched behind the step.
+ *    Hints      ftcache_hint: experts that the next step of a layer is expected to route to are copied ahead of it,
+ *               within a budget, to slots that no step needs. ftcache_hint_stats_get says what that was worth.
  *    Prefill    ftcache_chunk_begin .. ftcache_chunk_end: whole layers are staged, one while the other computes. A
  *               chunk of up to on_demand_tokens is loaded as a step of FTCACHE_PHASE_PREFILL instead.
  *    Verify     FTCACHE_PHASE_VERIFY and ftcache_accept: rejected drafts leave no trace in the order of victims.
@@ -1068,6 +1070,11 @@ typedef struct ftcache_config {
     // FTCACHE_DEVICE_CUDA: bytes that are copied to find out whether a small entry makes a batch of copies wait; 0:
     // that is not measured, and rows below 256 KiB go alone. 67108864 is enough.
     uint64_t probe_bytes;
+    // Hints whose rows may be on their way at once, up to 1024; 0: there are none. FTCACHE_DEVICE_NONE: hints for
+    // which room is made beforehand, and any number may be on their way.
+    uint32_t hint_flight_count;
+    // 0.
+    uint32_t reserved;
 } ftcache_config;
 
 // One bank of one layer in the caller's memory: a row for each expert.
@@ -1349,7 +1356,8 @@ typedef struct ftcache_plan {
     // 1 if this is the answer to an earlier call with the same token: its copies were made then, and are not to be
     // made again.
     uint32_t is_repeat;
-    // Distinct experts of the step; of the step before, for a plan of ftcache_admit_later.
+    // Distinct experts of the step; of the step before, for a plan of ftcache_admit_later or ftcache_admit_hint, as
+    // are miss_count, step and left.
     uint32_t distinct_count;
     // Of these, those that were in no slot.
     uint32_t miss_count;
@@ -1369,6 +1377,10 @@ typedef struct ftcache_plan {
     const uint32_t *left;
     // How many.
     uint64_t left_count;
+    // Not 0: the step's copies and its kernels come behind the copies of this hint (ftcache_admit_hint) and of those
+    // before it, which bring rows that the step uses or were to bring some to slots that it takes. ftcache_load has
+    // seen to it.
+    uint64_t awaits_flight;
 } ftcache_plan;
 
 // One row of a resident on its way back. This struct will not grow.
@@ -1382,6 +1394,57 @@ typedef struct ftcache_placement {
     // Where the row goes, local to the pool.
     uint32_t slot;
 } ftcache_placement;
+
+// What a hint came to. Each of its ids is counted once, but for absent ones.
+typedef struct ftcache_hint_report {
+    // sizeof(ftcache_hint_report), set by the caller.
+    uint32_t struct_size;
+    // Ids of experts that are in a slot or on their way to one, those named twice among them: they cost nothing.
+    uint32_t present;
+    // Ids whose rows are copied.
+    uint32_t started;
+    // Ids that are not, since the budget was spent.
+    uint32_t over_budget;
+    // Ids that are not, since no slot was left that a hint may take.
+    uint32_t no_slot;
+    // Ids that are not, since as many hints as there may be (hint_flight_count of ftcache_config) were on their way.
+    uint32_t held_back;
+    // Its number, for ftcache_cancel_hint; of FTCACHE_DEVICE_NONE, that of its flight too. None is 0.
+    uint64_t hint;
+    // Bytes that are copied.
+    uint64_t bytes;
+} ftcache_hint_report;
+
+// What became of the rows of hints, since the cache was made or rebuilt: started are useful, late, wasted and open
+// ones together. A step counts as if there were no hints: an expert that one has brought is a hit, and so is one that
+// a step waits for; one that a hybrid step leaves to the CPU on its way is a miss.
+typedef struct ftcache_hint_stats {
+    // sizeof(ftcache_hint_stats), set by the caller.
+    uint32_t struct_size;
+    // 0.
+    uint32_t reserved;
+    // Rows that were copied.
+    uint64_t started;
+    // Those that took the slot of another expert.
+    uint64_t evictions;
+    // Rows that were there when the next step of their layer routed to them.
+    uint64_t useful;
+    // Rows that were on their way then.
+    uint64_t late;
+    // Rows that it did not route to, that a step took the slot of before, or that were cancelled, freed by a call or
+    // refused by the device.
+    uint64_t wasted;
+    // Rows whose step has not come.
+    uint64_t open;
+    // Bytes of those that were started.
+    uint64_t started_bytes;
+    // Bytes of the useful ones.
+    uint64_t useful_bytes;
+    // Bytes of the late ones.
+    uint64_t late_bytes;
+    // Bytes of the wasted ones.
+    uint64_t wasted_bytes;
+} ftcache_hint_stats;
 
 // How device mode is entered. All zeros is what was measured to do well.
 typedef struct ftcache_device_options {
@@ -1504,7 +1567,7 @@ typedef struct ftcache_stats {
     uint64_t staging_misses;
     // Misses whose slot had been freed by a call: forgotten, aborted or rebuilt.
     uint64_t freed_misses;
-    // Misses that had been left to the CPU the last time too.
+    // Misses that had been left to the CPU the last time too, or whose row was on its way.
     uint64_t cpu_misses;
     // Steps refused because they were too wide, which are counted nowhere else.
     uint64_t refused;
@@ -2064,15 +2127,16 @@ ftcache_status ftcache_accept(struct ftcache *cache,
                               const uint32_t *experts,
                               uint64_t count);
 
-// Makes resident what has arrived behind earlier hybrid steps (later_step_bytes of ftcache_config). Every step does
-// this first; on its own it is for an engine that looks at the residency between steps. landed is NULL or set to the
-// number of rows. Allocates nothing, waits for nothing. What failed behind a step is told here, or by the next step.
+// Makes resident what has arrived behind earlier hybrid steps (later_step_bytes of ftcache_config) and ahead of later
+// ones (ftcache_hint). Every step does this first; on its own it is for an engine that looks at the residency between
+// steps. landed is NULL or set to the number of rows. Allocates nothing, waits for nothing. What failed behind a step
+// is told here, or by the next step.
 //
 // Requires: cache came from ftcache_new; landed is NULL or points to a number.
 FTCACHE_MUST_USE ftcache_status ftcache_land(struct ftcache *cache, uint64_t *landed);
 
-// What the last step decided; while a plan of ftcache_admit_later is open, what that one did. Waits for nothing;
-// allocates nothing once there was a plan as long.
+// What the last step decided; while a plan of ftcache_admit_later or ftcache_admit_hint is open, what that one did.
+// Waits for nothing; allocates nothing once there was a plan as long.
 //
 // Requires: cache came from ftcache_new; plan points to a struct of its struct_size.
 FTCACHE_MUST_USE ftcache_status ftcache_plan_get(struct ftcache *cache, struct ftcache_plan *plan);
@@ -2134,9 +2198,9 @@ FTCACHE_MUST_USE ftcache_status ftcache_abort(struct ftcache *cache);
 // Requires: cache came from ftcache_new; flight points to a number.
 FTCACHE_MUST_USE ftcache_status ftcache_admit_later(struct ftcache *cache, uint64_t most, uint64_t *flight);
 
-// Makes the rows of a flight resident, for FTCACHE_DEVICE_NONE: their copies are done. landed is NULL or set to how
-// many there are: none of a flight that is not on its way, and none that was forgotten. May allocate; waits for
-// nothing.
+// Makes the rows of a flight, or of a hint by its number, resident, for FTCACHE_DEVICE_NONE: their copies are done.
+// landed is NULL or set to how many there are: none of a flight that is not on its way, and none that was forgotten.
+// May allocate; waits for nothing.
 //
 // Requires: cache came from ftcache_new; landed is NULL or points to a number.
 FTCACHE_MUST_USE ftcache_status ftcache_land_flight(struct ftcache *cache, uint64_t flight, uint64_t *landed);
@@ -2151,10 +2215,77 @@ ftcache_status ftcache_placements_get(struct ftcache *cache,
                                       const struct ftcache_placement **placements,
                                       uint64_t *count);
 
+// Starts to copy the rows of experts that the next step of a layer is expected to route to: as far as budget bytes go,
+// rounded down to whole experts, in the order of routes, which should be the likeliest first. Speculative copies come
+// behind all that steps need, and take nothing from them:
+//
+// - they are enqueued on a stream of their own, behind what the compute stream of the last step was given until now.
+//   So this is to be called once a step is loaded and before its kernels are enqueued: the copies then go beside them;
+// - no slot is taken that the last step uses, that is pinned or on its way, under a chunk's staging buffers, or whose
+//   expert an earlier hint has named. Free slots go first, and then those that would go next;
+// - until the layer's next step, or ftcache_cancel_hint, steps take what a hint brought only where they find no other
+//   slot: no step fails for a hint. What the step did not route to is the first to go after free slots from then on.
+//
+// A step that routes to a row on its way hits it, and what its compute stream is given afterwards comes behind that
+// copy; a hybrid step leaves it to the CPU. An id that was named before, by this hint or an earlier one, costs
+// nothing, and belongs to the hint that named it last.
+//
+// report is NULL or set to what became of each id; absent ids are passed over. Needs hint_flight_count of
+// ftcache_config. Not for device mode, and not to be called while the compute stream is being captured: both are
+// refused. On FTCACHE_STATUS_DEVICE what was started counts as wasted, unless the message begins with "behind an
+// earlier step": then nothing has changed, as on any other status. Allocates nothing if there are no more ids than a
+// layer has experts, or than in an earlier call; waits for nothing.
+//
+// Requires: cache came from ftcache_new; routes points to a struct of its struct_size, and the memory that it names is
+// readable as it says; report is NULL or points to a struct of its struct_size.
+FTCACHE_MUST_USE
+ftcache_status ftcache_hint(struct ftcache *cache,
+                            uint32_t layer,
+                            const struct ftcache_routes *routes,
+                            uint64_t budget,
+                            struct ftcache_hint_report *report);
+
+// Opens the plan of what a hint copies, for FTCACHE_DEVICE_NONE: decides as ftcache_hint does, and moves nothing. The
+// engine makes the copies of ftcache_plan_get behind those of all steps so far and in the order of the hints, then
+// calls ftcache_commit; or ftcache_abort, if it could not, which frees their slots. Committed, the rows are on their
+// way until ftcache_land_flight is told the hint's number; a step that uses one before says so in awaits_flight of
+// ftcache_plan. report is NULL or set as by ftcache_hint; nothing is held back here. Allocates nothing once as many
+// rows were on their way, as hint_flight_count of ftcache_config makes room for; waits for nothing.
+//
+// Requires: As for ftcache_hint.
+FTCACHE_MUST_USE
+ftcache_status ftcache_admit_hint(struct ftcache *cache,
+                                  uint32_t layer,
+                                  const struct ftcache_routes *routes,
+                                  uint64_t budget,
+                                  struct ftcache_hint_report *report);
+
+// Cancels a hint by its number, such as one that came of drafts which were rejected; 0 cancels all. Copies that the
+// device was given are not taken back: what they bring is resident and the first to go. wasted is NULL or set to the
+// rows that the hint had started and that count as wasted for it; none if it is not open, since its layer was stepped
+// or it was cancelled. Allocates nothing, waits for nothing.
+//
+// Requires: cache came from ftcache_new; wasted is NULL or points to a number.
+FTCACHE_MUST_USE ftcache_status ftcache_cancel_hint(struct ftcache *cache, uint64_t hint, uint64_t *wasted);
+
+// What became of hints over all layers: counted apart from steps, and not started over by ftcache_stats_reset.
+// Allocates nothing, waits for nothing.
+//
+// Requires: cache came from ftcache_new; stats points to a struct of its struct_size.
+FTCACHE_MUST_USE ftcache_status ftcache_hint_stats_get(struct ftcache *cache, struct ftcache_hint_stats *stats);
+
+// The same of one layer's hints. Allocates nothing, waits for nothing.
+//
+// Requires: cache came from ftcache_new; stats points to a struct of its struct_size.
+FTCACHE_MUST_USE
+ftcache_status ftcache_layer_hint_stats_get(struct ftcache *cache,
+                                            uint32_t layer,
+                                            struct ftcache_hint_stats *stats);
+
 // Moves the residency to the device, whose tables the settings set aside (FTCACHE_ADMISSION_DEVICE); without that they
 // are allocated here, beyond total_bytes. From now on steps are admitted there, and what would decide on the host is
-// refused, until ftcache_device_leave. Loads the kernels, allocates, and waits for everything enqueued. options may be
-// NULL.
+// refused, until ftcache_device_leave; hints that are open end. Loads the kernels, allocates, and waits for everything
+// enqueued. options may be NULL.
 //
 // Every layer with slots must be attached, with rows that kernels read where they lie: pinned. A layer that is not is
 // named.
@@ -2404,8 +2535,8 @@ ftcache_status ftcache_pool_stats_get(struct ftcache *cache,
                                       struct ftcache_stats *stats);
 
 // Everything that is counted as one JSON object: "total", "pools", "layers" (each with its "phases"), "chunks",
-// "later", "digest", "step", "generation". The text is cut to fit and ended by a zero; *needed is set to the bytes of
-// all of it, and may be NULL. Allocates; waits for nothing.
+// "later", "hints", "digest", "step", "generation". The text is cut to fit and ended by a zero; *needed is set to the
+// bytes of all of it, and may be NULL. Allocates; waits for nothing.
 //
 // Requires: cache came from ftcache_new; buffer points to capacity writable bytes; needed is NULL or points to a
 // number.

@@ -571,6 +571,27 @@ public:
 
     result<void> synchronize() { return detail::outcome(::ftcache_synchronize(get())); }
 
+    // Hints. 0 cancels all.
+
+    result<::ftcache_hint_report> hint(uint32_t layer, const ::ftcache_routes &routes, uint64_t budget) {
+        return detail::filled<::ftcache_hint_report>(
+            [&](auto *report) { return ::ftcache_hint(get(), layer, &routes, budget, report); });
+    }
+
+    result<uint64_t> cancel_hint(uint64_t hint) {
+        return detail::number<uint64_t>([&](uint64_t *wasted) { return ::ftcache_cancel_hint(get(), hint, wasted); });
+    }
+
+    result<::ftcache_hint_stats> hint_stats_get() {
+        return detail::filled<::ftcache_hint_stats>(
+            [&](auto *stats) { return ::ftcache_hint_stats_get(get(), stats); });
+    }
+
+    result<::ftcache_hint_stats> layer_hint_stats_get(uint32_t layer) {
+        return detail::filled<::ftcache_hint_stats>(
+            [&](auto *stats) { return ::ftcache_layer_hint_stats_get(get(), layer, stats); });
+    }
+
     // Slots that are freed, experts that are kept.
 
     result<void> forget(uint32_t pool, uint32_t slot) { return detail::outcome(::ftcache_forget(get(), pool, slot)); }
@@ -609,6 +630,11 @@ public:
     result<uint64_t> admit_later(uint64_t most) {
         return detail::number<uint64_t>(
             [&](uint64_t *flight) { return ::ftcache_admit_later(get(), most, flight); });
+    }
+
+    result<::ftcache_hint_report> admit_hint(uint32_t layer, const ::ftcache_routes &routes, uint64_t budget) {
+        return detail::filled<::ftcache_hint_report>(
+            [&](auto *report) { return ::ftcache_admit_hint(get(), layer, &routes, budget, report); });
     }
 
     result<uint64_t> land_flight(uint64_t flight) {

@@ -5,7 +5,7 @@ use cbindgen::{Braces, Builder, Config, DocumentationStyle, EnumConfig, Language
 use crate::run::{Outcome, root};
 
 /// The sources in the order in which one learns them, which is the header's order.
-const SOURCES: [&str; 19] = [
+const SOURCES: [&str; 20] = [
     "status",
     "model",
     "settings",
@@ -19,6 +19,7 @@ const SOURCES: [&str; 19] = [
     "routes",
     "step",
     "plan",
+    "hint",
     "on_device",
     "chunk",
     "stats",

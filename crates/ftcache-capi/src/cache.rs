@@ -8,7 +8,7 @@ use ftcache_core::{
     HostDevice, LaterLimits, LayerId, Loader, Planner, reserved_routes, residency,
 };
 
-use crate::boundary::{Guarded, SizedStruct, array, guard, read_sized, required, required_mut, text};
+use crate::boundary::{Guarded, SizedStruct, array, guard, read_sized, required, required_mut, reserved, text};
 use crate::configuration::{ftcache_configuration, ftcache_layer_state, layer_state, lines};
 use crate::failure::Failure;
 use crate::log::{Log, ftcache_log};
@@ -95,6 +95,11 @@ pub struct ftcache_config {
     /// FTCACHE_DEVICE_CUDA: bytes that are copied to find out whether a small entry makes a batch of copies wait; 0:
     /// that is not measured, and rows below 256 KiB go alone. 67108864 is enough.
     pub probe_bytes: u64,
+    /// Hints whose rows may be on their way at once, up to 1024; 0: there are none. FTCACHE_DEVICE_NONE: hints for
+    /// which room is made beforehand, and any number may be on their way.
+    pub hint_flight_count: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 // SAFETY: `repr(C)`, a `u32` first, integers and pointers only; NULL is a value of a pointer and of the callback, and
@@ -125,6 +130,8 @@ pub(crate) struct Handle {
     pub(crate) views: Views,
     /// Reused for what comes back from device mode.
     pub(crate) reading: DeviceReading,
+    /// As the cache was made with.
+    pub(crate) hint_flight_count: u32,
 }
 
 /// Who moves the rows.
@@ -219,11 +226,14 @@ fn make(configuration: &Configuration, config: &ftcache_config, device: AnyDevic
         let limits = LaterLimits { step_bytes: config.later_step_bytes, flight_count: config.later_flight_count };
         cache.set_later(limits)?;
     }
+    if config.hint_flight_count > 0 {
+        cache.set_hints(config.hint_flight_count)?;
+    }
     Ok(Engine::Device(Box::new(cache)))
 }
 
-/// As many as a loader takes.
-const LATER_FLIGHTS_MOST: u32 = 1024;
+/// As many as a loader takes, behind steps and of hints.
+const FLIGHTS_MOST: u32 = 1024;
 
 fn routes_of(config: &ftcache_config) -> Result<usize, Failure> {
     // Every layer remembers as many: a mistaken count should not become an allocation.
@@ -255,11 +265,16 @@ fn check_fields(config: &ftcache_config) -> Result<(), Failure> {
     if !(device || config.device == ftcache_device::None as u32) {
         return Err(not_a("config->device", config.device, "ftcache_device"));
     }
-    if config.later_step_bytes > 0 && !(1..=LATER_FLIGHTS_MOST).contains(&config.later_flight_count) {
+    if config.later_step_bytes > 0 && !(1..=FLIGHTS_MOST).contains(&config.later_flight_count) {
         let given = config.later_flight_count;
-        let message = format!("config->later_flight_count is {given}; it must be 1 to {LATER_FLIGHTS_MOST}");
+        let message = format!("config->later_flight_count is {given}; it must be 1 to {FLIGHTS_MOST}");
         return Err(Failure::argument(message));
     }
+    if config.hint_flight_count > FLIGHTS_MOST {
+        let message = format!("config->hint_flight_count is {}; at most {FLIGHTS_MOST}", config.hint_flight_count);
+        return Err(Failure::argument(message));
+    }
+    reserved(config.reserved, "config->reserved")?;
     match set.iter().find(|(_, set, used)| *set && !used) {
         Some((name, ..)) => Err(Failure::argument(format!("config->{name} is set, and would have no effect"))),
         None => Ok(()),
@@ -319,9 +334,10 @@ pub unsafe extern "C" fn ftcache_new(
                 states: Vec::new(),
                 note_count: 0,
                 parts: Parted::default(),
-                routes: Vec::new(),
+                routes: Vec::with_capacity(configuration.geometry().model().expert_count() as usize),
                 views: Views::default(),
                 reading: DeviceReading::default(),
+                hint_flight_count: config.hint_flight_count,
             };
             handle.configure(configuration);
             Ok(handle)
@@ -335,8 +351,11 @@ pub unsafe extern "C" fn ftcache_new(
     })
 }
 
-/// Flights of a planner for which room is made beforehand: one behind a step, and another before it has landed.
-pub(crate) const PLANNED_FLIGHTS: usize = 2;
+/// Room in a planner's residency for two flights, one behind a step and another before it has landed, and for those of
+/// hints.
+pub(crate) fn reserve_planned(cache: &mut residency::Cache, hint_flight_count: u32) {
+    cache.reserve_hints(2 + hint_flight_count as usize);
+}
 
 /// A residency whose rows the engine moves.
 fn plan_only(configuration: &Configuration, config: &ftcache_config) -> Result<Engine, Failure> {
@@ -344,7 +363,7 @@ fn plan_only(configuration: &Configuration, config: &ftcache_config) -> Result<E
     let mut cache = residency::Cache::new(geometry);
     cache.set_eviction(configuration.eviction())?;
     cache.reserve(reserved_routes(geometry));
-    cache.reserve_flights(PLANNED_FLIGHTS);
+    reserve_planned(&mut cache, config.hint_flight_count);
     if let Some(staging) = configuration.staging() {
         cache.set_staging(staging.clone(), configuration.small_row_bytes())?;
     }

@@ -155,6 +155,7 @@ fn status_of(error: &Error) -> ftcache_status {
         Error::DeviceMode(error) => of_device_mode(error),
         Error::Fault(_) => ftcache_status::LaunchRefused,
         Error::Unavailable(_) => ftcache_status::Unavailable,
+        Error::NoHints => ftcache_status::Unsupported,
         Error::UnknownPool { .. } | Error::UnknownSlot { .. } => ftcache_status::OutOfRange,
         Error::OtherLayouts | Error::RowBytes { .. } | Error::Eviction(_) => ftcache_status::InvalidArgument,
         _ => ftcache_status::Device,

@@ -13,6 +13,7 @@ pub mod chunk;
 pub mod configuration;
 mod failure;
 pub mod files;
+pub mod hint;
 pub mod log;
 pub mod model;
 pub mod on_device;

@@ -167,8 +167,8 @@ unsafe fn device_step(given: &ftcache_device_step, handle: &Handle) -> Result<De
 
 /// Moves the residency to the device, whose tables the settings set aside (FTCACHE_ADMISSION_DEVICE); without that they
 /// are allocated here, beyond total_bytes. From now on steps are admitted there, and what would decide on the host is
-/// refused, until ftcache_device_leave. Loads the kernels, allocates, and waits for everything enqueued. options may be
-/// NULL.
+/// refused, until ftcache_device_leave; hints that are open end. Loads the kernels, allocates, and waits for everything
+/// enqueued. options may be NULL.
 ///
 /// Every layer with slots must be attached, with rows that kernels read where they lie: pinned. A layer that is not is
 /// named.
@@ -498,6 +498,7 @@ pub unsafe extern "C" fn ftcache_device_plan_get(
             run_count: 0,
             left: std::ptr::null(),
             left_count: 0,
+            awaits_flight: 0,
         };
         // SAFETY: points to a struct of its size by the caller's word.
         unsafe { write_sized(plan, "plan", value) }

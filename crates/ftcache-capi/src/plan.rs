@@ -63,7 +63,8 @@ pub struct ftcache_plan {
     /// 1 if this is the answer to an earlier call with the same token: its copies were made then, and are not to be
     /// made again.
     pub is_repeat: u32,
-    /// Distinct experts of the step; of the step before, for a plan of ftcache_admit_later.
+    /// Distinct experts of the step; of the step before, for a plan of ftcache_admit_later or ftcache_admit_hint, as
+    /// are miss_count, step and left.
     pub distinct_count: u32,
     /// Of these, those that were in no slot.
     pub miss_count: u32,
@@ -83,6 +84,10 @@ pub struct ftcache_plan {
     pub left: *const u32,
     /// How many.
     pub left_count: u64,
+    /// Not 0: the step's copies and its kernels come behind the copies of this hint (ftcache_admit_hint) and of those
+    /// before it, which bring rows that the step uses or were to bring some to slots that it takes. ftcache_load has
+    /// seen to it.
+    pub awaits_flight: u64,
 }
 
 // SAFETY: `repr(C)`, a `u32` first, integers and pointers only; NULL is a value of a pointer.
@@ -133,8 +138,8 @@ impl Handle {
     }
 }
 
-/// What the last step decided; while a plan of ftcache_admit_later is open, what that one did. Waits for nothing;
-/// allocates nothing once there was a plan as long.
+/// What the last step decided; while a plan of ftcache_admit_later or ftcache_admit_hint is open, what that one did.
+/// Waits for nothing; allocates nothing once there was a plan as long.
 ///
 /// # Safety
 ///
@@ -151,6 +156,7 @@ pub unsafe extern "C" fn ftcache_plan_get(cache: *mut ftcache, plan: *mut ftcach
         };
         let later = match &*engine {
             Engine::Planner(planner) if open == Some(OpenPlan::Later) => Some(planner.late_plan()),
+            Engine::Planner(planner) if open == Some(OpenPlan::Hint) => Some(planner.hint_plan()),
             _ => None,
         };
         let copies = later.map_or(decided.copies(), |later| later.copies());
@@ -162,9 +168,9 @@ pub unsafe extern "C" fn ftcache_plan_get(cache: *mut ftcache, plan: *mut ftcach
         refill(&mut views.left, decided.left().iter().map(|expert| expert.get()));
         let value = ftcache_plan {
             struct_size: 0,
-            layer: decided.layer().get(),
-            pool: decided.pool().get(),
-            is_open: u32::from(matches!(open, Some(OpenPlan::Step | OpenPlan::Later))),
+            layer: later.map_or(decided.layer(), LatePlan::layer).get(),
+            pool: later.map_or(decided.pool(), LatePlan::pool).get(),
+            is_open: u32::from(matches!(open, Some(OpenPlan::Step | OpenPlan::Later | OpenPlan::Hint))),
             is_repeat: u32::from(later.is_none() && decided.is_repeat()),
             distinct_count: decided.distinct_count() as u32,
             miss_count: decided.miss_count() as u32,
@@ -176,6 +182,7 @@ pub unsafe extern "C" fn ftcache_plan_get(cache: *mut ftcache, plan: *mut ftcach
             run_count: views.runs.len() as u64,
             left: views.left.as_ptr(),
             left_count: views.left.len() as u64,
+            awaits_flight: if later.is_none() { decided.awaits().unwrap_or(0) } else { 0 },
         };
         // SAFETY: points to a struct of its size by the caller's word.
         unsafe { write_sized(plan, "plan", value) }
@@ -369,9 +376,9 @@ pub unsafe extern "C" fn ftcache_admit_later(cache: *mut ftcache, most: u64, fli
     })
 }
 
-/// Makes the rows of a flight resident, for FTCACHE_DEVICE_NONE: their copies are done. landed is NULL or set to how
-/// many there are: none of a flight that is not on its way, and none that was forgotten. May allocate; waits for
-/// nothing.
+/// Makes the rows of a flight, or of a hint by its number, resident, for FTCACHE_DEVICE_NONE: their copies are done.
+/// landed is NULL or set to how many there are: none of a flight that is not on its way, and none that was forgotten.
+/// May allocate; waits for nothing.
 ///
 /// # Safety
 ///

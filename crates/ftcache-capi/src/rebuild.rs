@@ -8,7 +8,7 @@ use ftcache_core::transfer::ColdReason;
 use ftcache_core::{Geometry, Keep, PoolId, Rebuilt, Residents, SlotId, reserved_routes};
 
 use crate::boundary::{SizedStruct, array, array_mut, flag, required, required_mut, write_sized};
-use crate::cache::{Engine, Handle, PLANNED_FLIGHTS, enter, ftcache};
+use crate::cache::{Engine, Handle, enter, ftcache, reserve_planned};
 use crate::configuration::ftcache_configuration;
 use crate::status::ftcache_status;
 use crate::step::{ftcache_streams, streams_of};
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn ftcache_rebuild(
                     rebuilt.set_eviction(configuration.eviction())?;
                 }
                 rebuilt.reserve(reserved_routes(configuration.geometry()));
-                rebuilt.reserve_flights(PLANNED_FLIGHTS);
+                reserve_planned(&mut rebuilt, handle.hint_flight_count);
                 planner.go_on_with(rebuilt)?;
                 let (old, new) = (handle.configuration.geometry(), configuration.geometry());
                 let moved = moves.iter().filter(|moved| places(old, moved.from) != places(new, moved.to));

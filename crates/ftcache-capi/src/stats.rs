@@ -48,7 +48,7 @@ pub struct ftcache_stats {
     pub staging_misses: u64,
     /// Misses whose slot had been freed by a call: forgotten, aborted or rebuilt.
     pub freed_misses: u64,
-    /// Misses that had been left to the CPU the last time too.
+    /// Misses that had been left to the CPU the last time too, or whose row was on its way.
     pub cpu_misses: u64,
     /// Steps refused because they were too wide, which are counted nowhere else.
     pub refused: u64,
@@ -193,8 +193,8 @@ pub unsafe extern "C" fn ftcache_pool_stats_get(
 }
 
 /// Everything that is counted as one JSON object: "total", "pools", "layers" (each with its "phases"), "chunks",
-/// "later", "digest", "step", "generation". The text is cut to fit and ended by a zero; *needed is set to the bytes of
-/// all of it, and may be NULL. Allocates; waits for nothing.
+/// "later", "hints", "digest", "step", "generation". The text is cut to fit and ended by a zero; *needed is set to the
+/// bytes of all of it, and may be NULL. Allocates; waits for nothing.
 ///
 /// # Safety
 ///
@@ -284,6 +284,7 @@ impl Handle {
                 "gathered_bytes": gathered_bytes,
             },
             "later": later,
+            "hints": self.hints_json(),
             // JSON's readers often have doubles, which 64 bits do not fit into.
             "digest": format!("{:016x}", residency.digest()),
             "step": residency.step(),

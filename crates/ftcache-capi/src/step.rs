@@ -417,9 +417,10 @@ pub unsafe extern "C" fn ftcache_accept(
     })
 }
 
-/// Makes resident what has arrived behind earlier hybrid steps (later_step_bytes of ftcache_config). Every step does
-/// this first; on its own it is for an engine that looks at the residency between steps. landed is NULL or set to the
-/// number of rows. Allocates nothing, waits for nothing. What failed behind a step is told here, or by the next step.
+/// Makes resident what has arrived behind earlier hybrid steps (later_step_bytes of ftcache_config) and ahead of later
+/// ones (ftcache_hint). Every step does this first; on its own it is for an engine that looks at the residency between
+/// steps. landed is NULL or set to the number of rows. Allocates nothing, waits for nothing. What failed behind a step
+/// is told here, or by the next step.
 ///
 /// # Safety
 ///

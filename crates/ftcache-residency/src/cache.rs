@@ -6,6 +6,7 @@ use ftcache_policy::{
 
 use crate::answers::Answers;
 use crate::flight::Flights;
+use crate::hint::Hints;
 use crate::map::{Absence, Map};
 use crate::pin::Pins;
 use crate::pool::{Admission, Common, Pool, Scratch, check_ids};
@@ -39,6 +40,7 @@ pub struct Cache {
     pub(crate) flights: Flights,
     /// `None`: the order of victims is that of the stamps.
     pub(crate) ranking: Option<Ranking>,
+    pub(crate) hints: Hints,
     pub(crate) scratch: Scratch,
 }
 
@@ -78,6 +80,7 @@ impl Cache {
             prefill: Prefill::default(),
             flights: Flights::default(),
             ranking: None,
+            hints: Hints::new(layer_count),
             scratch: Scratch::new(expert_count, slot_counts.iter().copied().max().unwrap_or(0)),
             pools,
             pool_of_layer: pool_of_layer.to_vec(),
@@ -95,7 +98,6 @@ impl Cache {
         let scores = Scores::new(rule, self.layer_count(), self.expert_count());
         let ranking = |scores| Ranking::new(scores, self.expert_count(), &self.pool_of_layer, self.pools.len());
         self.ranking = scores.map(ranking);
-        self.reserve(self.scratch.width());
         Ok(())
     }
 
@@ -108,9 +110,6 @@ impl Cache {
     /// with as much room.
     pub fn reserve(&mut self, route_count: usize) {
         self.scratch.widen(route_count);
-        if let Some(ranking) = &mut self.ranking {
-            ranking.reserve(route_count);
-        }
     }
 
     /// The same for steps with tokens, and for verify steps and their acceptance: every layer remembers one of each.
@@ -148,11 +147,19 @@ impl Cache {
         if step.token.is_some() && self.answers.recall(&step, routes, &self.map, plan)? {
             // Its slots are used anew, and would have to be spared.
             self.flights.offered = self.flights.offered.filter(|&offered| offered == plan.number);
+            plan.awaits = self.awaited(plan);
             return Ok(Ticket { cache: self, plan, open: true });
         }
         self.check_none_in_flight(&step, routes)?;
+        let number = self.next_step()?;
+        if self.has_hints()
+            && let Err(error) = self.make_way(&step, pool, number, routes)
+        {
+            self.tally.of(&step).refused += 1;
+            return Err(error);
+        }
         let admission = Admission {
-            number: self.next_step()?,
+            number,
             step: &step,
             routes,
             active: &self.active[self.map.experts_of_layer(step.layer)],
@@ -169,13 +176,16 @@ impl Cache {
         self.step += 1;
         self.flights.offered = None;
         self.answers.forget(step.layer);
+        if !self.flights.is_empty() || self.flights.overdue.is_some() {
+            plan.awaits = self.awaited(plan);
+        }
         if step.phase == Phase::Verify && !step.continues && !self.verified.is_empty() {
             self.verified[step.layer.index()].close();
         }
         Ok(Ticket { cache: self, plan, open: true })
     }
 
-    /// A step whose misses are all fetched cannot have a row that is on its way.
+    /// A step whose misses are all fetched cannot have a row that is on its way behind another.
     #[inline]
     pub(crate) fn check_none_in_flight(&self, step: &Step, routes: &[ExpertId]) -> Result<(), EnsureError> {
         if self.flights.is_empty() || step.misses != Misses::Fetched {
@@ -186,6 +196,7 @@ impl Cache {
         let in_flight = |route: &ExpertId| {
             let known = experts.get(route.index());
             known.is_some_and(|expert| expert.place.absence() == Some(Absence::InFlight))
+                && !self.flights.is_hinted(self.map.flat(layer, *route))
         };
         match routes.iter().position(in_flight) {
             Some(route) => Err(EnsureError::InFlight { layer, route, expert: routes[route] }),
@@ -385,6 +396,9 @@ impl Cache {
         if !self.flights.is_empty() && self.lose_flight(pool, slot, why) {
             return false;
         }
+        if !self.hints.is_empty() {
+            self.lose_hinted(pool, slot);
+        }
         self.pools[pool.index()].free(slot, &mut self.map, why).is_some()
     }
 
@@ -407,7 +421,8 @@ impl Cache {
                 let stamp = pool.recency.stamp(slot);
                 let owner = self.map.expert_of(pool.first, slot);
                 let in_flight = self.is_slot_in_flight(pool.id, slot);
-                let pinned = in_flight || owner.is_some_and(|owner| self.pins.is_marked(owner));
+                let is_marked = owner.is_some_and(|owner| self.pins.is_marked(owner));
+                let pinned = in_flight || is_marked || self.hints.holds(pool.id, slot);
                 let in_use = owner.is_some() || in_flight;
                 if stamp > self.step || in_use != (stamp > 0) || pinned != pool.recency.is_pinned(slot) {
                     return Err(format!(
@@ -427,6 +442,7 @@ impl Cache {
         }
         self.check_pins()?;
         self.check_flights()?;
+        self.check_hints()?;
         self.check_prefill()
     }
 
@@ -434,6 +450,9 @@ impl Cache {
         let layer = plan.layer();
         if plan.is_repeat {
             return;
+        }
+        if plan.awaits >= self.flights.overdue {
+            self.flights.overdue = None;
         }
         if let Misses::Hybrid { .. } = plan.step.misses {
             self.flights.offered = Some(plan.number);

@@ -18,8 +18,10 @@ use std::fmt;
 use ftcache_policy::{ExpertId, FlatExpertId, LayerId, PoolId, SlotId};
 
 use crate::map::{Absence, Map};
+use crate::pin::Pins;
+use crate::pool::Pool;
 use crate::ranking::Slots;
-use crate::{Cache, Copy, Plan, Run, runs};
+use crate::{Cache, Copy, HintAnswer, Plan, Run, runs};
 
 /// Later copies that cannot be planned. Nothing has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,12 +67,24 @@ pub struct LateStats {
 
 /// A slot that is in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct InFlight {
-    flight: u64,
-    pool: PoolId,
-    slot: SlotId,
+pub(crate) struct InFlight {
+    pub(crate) flight: u64,
+    pub(crate) pool: PoolId,
+    pub(crate) slot: SlotId,
     /// Whose row is on its way; nobody's any more if it was forgotten.
-    expert: Option<FlatExpertId>,
+    pub(crate) expert: Option<FlatExpertId>,
+    /// Whether it came by a hint, so that steps may wait for it.
+    pub(crate) is_hinted: bool,
+    /// Whether the expert is resident all the same: whoever reads the slot waits for the flight.
+    pub(crate) is_boarded: bool,
+}
+
+impl InFlight {
+    /// Whether a step that finds no other slot may have this one.
+    pub(crate) fn is_lent(&self, pins: &Pins) -> bool {
+        let is_pinned = self.is_boarded && self.expert.is_some_and(|expert| pins.is_marked(expert));
+        self.is_hinted && !is_pinned
+    }
 }
 
 /// Every slot that is in flight.
@@ -79,6 +93,9 @@ pub(crate) struct Flights {
     slots: Vec<InFlight>,
     last: u64,
     stats: LateStats,
+    /// The last flight whose slots were taken from it, until a step is behind it or it has landed: what is copied next
+    /// comes behind it.
+    pub(crate) overdue: Option<u64>,
     /// The hybrid step that was committed, as long as nothing has happened since.
     pub(crate) offered: Option<u64>,
 }
@@ -93,21 +110,58 @@ impl Flights {
         Self { last: self.last, ..Self::default() }
     }
 
+    /// A number that no flight had.
+    pub(crate) fn next_number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
     fn find(&self, pool: PoolId, slot: SlotId) -> Option<usize> {
         self.slots.iter().position(|flown| (flown.pool, flown.slot) == (pool, slot))
     }
+
+    pub(crate) fn get(&self, pool: PoolId, slot: SlotId) -> Option<&InFlight> {
+        self.find(pool, slot).map(|index| &self.slots[index])
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &InFlight> {
+        self.slots.iter()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut InFlight> {
+        self.slots.iter_mut()
+    }
+
+    /// Whether any row is on its way by a hint.
+    pub(crate) fn any_hinted(&self) -> bool {
+        self.slots.iter().any(|flown| flown.is_hinted)
+    }
+
+    /// The slot that an expert's row is on its way to by a hint.
+    pub(crate) fn slot_of_hinted(&self, expert: FlatExpertId) -> Option<SlotId> {
+        self.slots.iter().find(|flown| flown.is_hinted && flown.expert == Some(expert)).map(|flown| flown.slot)
+    }
+
+    pub(crate) fn is_hinted(&self, expert: FlatExpertId) -> bool {
+        self.slot_of_hinted(expert).is_some()
+    }
 }
 
-/// Copies to be made behind a step. A value, whose buffers are used again by the next.
+/// Copies to be made behind a step, or ahead of one by a hint. A value, whose buffers are used again by the next.
 #[derive(Debug, Clone)]
 pub struct LatePlan {
     flight: u64,
     layer: LayerId,
     pool: PoolId,
     /// In the order in which they took their slots.
-    copies: Vec<Copy>,
+    pub(crate) copies: Vec<Copy>,
     by_row: Vec<Copy>,
-    eviction_count: usize,
+    pub(crate) eviction_count: usize,
+    /// What a hint came to.
+    pub(crate) hint: Option<HintAnswer>,
+    /// Of a hint, experts that it found in slots or on their way; and why those of its copies were in no slot.
+    pub(crate) present: Vec<ExpertId>,
+    pub(crate) were: Vec<Absence>,
 }
 
 impl Default for LatePlan {
@@ -126,10 +180,28 @@ impl LatePlan {
     pub fn with_capacity(row_count: usize) -> Self {
         let (layer, pool) = (LayerId::new(0), PoolId::new(0));
         let (copies, by_row) = (Vec::with_capacity(row_count), Vec::with_capacity(row_count));
-        Self { flight: 0, layer, pool, copies, by_row, eviction_count: 0 }
+        let (present, were) = (Vec::with_capacity(row_count), Vec::with_capacity(row_count));
+        Self { flight: 0, layer, pool, copies, by_row, eviction_count: 0, hint: None, present, were }
     }
 
-    /// The number of the flight, for [`Cache::land`].
+    fn begin(&mut self, flight: u64, layer: LayerId, pool: PoolId) {
+        (self.flight, self.layer, self.pool, self.hint) = (flight, layer, pool, None);
+        self.copies.clear();
+        self.by_row.clear();
+    }
+
+    pub(crate) fn begin_hint(&mut self, flight: u64, layer: LayerId, pool: PoolId) {
+        self.begin(flight, layer, pool);
+        self.present.clear();
+        self.were.clear();
+    }
+
+    pub(crate) fn sort_by_row(&mut self) {
+        self.by_row.extend_from_slice(&self.copies);
+        self.by_row.sort_unstable_by_key(|copy| copy.row);
+    }
+
+    /// The number of the flight, for [`Cache::land`]; of a hint, also for [`Cache::cancel_hint`].
     pub fn flight(&self) -> u64 {
         self.flight
     }
@@ -149,6 +221,11 @@ impl LatePlan {
         &self.copies
     }
 
+    /// What the hint came to that it is for, if it is for one.
+    pub fn hint(&self) -> Option<HintAnswer> {
+        self.hint
+    }
+
     /// Copies whose slot another expert lost.
     pub fn eviction_count(&self) -> usize {
         self.eviction_count
@@ -162,7 +239,7 @@ impl LatePlan {
 
 impl Cache {
     /// Takes slots for up to `most` of the misses that a hybrid step has just left to the CPU, in the order in which
-    /// the step would have fetched them. No slot that the step uses is taken.
+    /// the step would have fetched them. No slot is taken of an expert that the step routes to.
     ///
     /// The step's own plan is to be committed, and this to be the next call, once. When a copy lands is a matter of
     /// time, so two ranks that see the same routes need not stay alike.
@@ -182,15 +259,15 @@ impl Cache {
             return Err(LateError::NotTheLastStep { step: plan.number, last });
         }
         self.flights.offered = None;
-        self.flights.last += 1;
-        (late.flight, late.layer, late.pool) = (self.flights.last, layer, pool);
-        late.copies.clear();
-        late.by_row.clear();
+        late.begin(self.flights.next_number(), layer, pool);
         let spared = &mut self.scratch.slots;
         let recency = &mut self.pools[pool.index()].recency;
         let mut pinned = 0;
-        for slot in plan.slots().iter().filter(|slot| slot.is_slot()) {
-            pinned += u32::from(spared.insert(slot.index()) && recency.is_pinned(*slot));
+        // Those of its experts, also if their rows have landed since: such may have the step's stamp.
+        let places = plan.routes.iter().filter(|&&route| route != ExpertId::ABSENT);
+        let places = places.map(|&route| self.map.place(self.map.flat(layer, route)));
+        for slot in places.filter(|place| place.is_slot()).map(|place| place.slot()) {
+            pinned += u32::from(spared.insert(slot.index()) && recency.is_pinned(slot));
         }
         let open = recency.slot_count() - recency.withheld();
         let unused = open as usize - spared.len() - (recency.pinned_count() - pinned) as usize;
@@ -221,8 +298,7 @@ impl Cache {
             recency.pin(copy.slot);
             map.set_absent(map.flat(layer, copy.row), Absence::InFlight);
         }
-        late.by_row.extend_from_slice(&late.copies);
-        late.by_row.sort_unstable_by_key(|copy| copy.row);
+        late.sort_by_row();
         self.flights.stats.queued += late.copies.len() as u64;
         self.flights.stats.evictions += evictions as u64;
         late.eviction_count = evictions;
@@ -240,15 +316,19 @@ impl Cache {
     /// forgotten on their way are not among them, and their slots are free. A flight that has landed, or went with
     /// pools that were rebuilt, has none.
     ///
-    /// They have the stamp of the step that left them to the CPU.
+    /// They have the stamp of the step that left them to the CPU; those of a hint have stamp 1 until a step uses them.
     pub fn land(&mut self, flight: u64) -> usize {
         let mut landed = 0;
         let mut index = 0;
-        while let Some(&InFlight { flight: number, pool, slot, expert }) = self.flights.slots.get(index) {
-            if number != flight {
+        if self.flights.overdue == Some(flight) {
+            self.flights.overdue = None;
+        }
+        while let Some(&flown) = self.flights.slots.get(index) {
+            if flown.flight != flight {
                 index += 1;
                 continue;
             }
+            let InFlight { pool, slot, expert, .. } = flown;
             self.flights.slots.swap_remove(index);
             let Some(expert) = expert else {
                 self.pools[pool.index()].recency.release(slot);
@@ -256,14 +336,16 @@ impl Cache {
             };
             let (layer, row) = self.map.layer_and_expert(expert);
             let (first, recency) = (self.pools[pool.index()].first, &mut self.pools[pool.index()].recency);
-            self.map.placing(layer, first).put(row, slot);
-            if !self.pins.is_marked(expert) {
+            if !flown.is_boarded {
+                self.map.placing(layer, first).put(row, slot);
+            }
+            if !self.pins.is_marked(expert) && !self.hints.holds(pool, slot) {
                 recency.unpin(slot);
             }
             self.unrank(layer);
+            self.flights.stats.landed += u64::from(!flown.is_hinted);
             landed += 1;
         }
-        self.flights.stats.landed += landed as u64;
         landed
     }
 
@@ -300,9 +382,18 @@ impl Cache {
     /// whether it was in flight.
     pub(crate) fn lose_flight(&mut self, pool: PoolId, slot: SlotId, why: Absence) -> bool {
         let Some(index) = self.flights.find(pool, slot) else { return false };
-        if let Some(expert) = self.flights.slots[index].expert.take() {
-            self.map.set_absent(expert, why);
-            self.flights.stats.lost += 1;
+        let flown = &mut self.flights.slots[index];
+        if let Some(expert) = flown.expert.take() {
+            if std::mem::take(&mut flown.is_boarded) {
+                self.map.vacate(self.pools[pool.index()].first, slot, why);
+            } else {
+                self.map.set_absent(expert, why);
+            }
+            if flown.is_hinted {
+                self.lose_hinted(pool, slot);
+            } else {
+                self.flights.stats.lost += 1;
+            }
         }
         true
     }
@@ -317,31 +408,38 @@ impl Cache {
         }
     }
 
-    /// Frees a slot that is in flight at once, for whoever overwrites it after what is on its way.
-    pub(crate) fn ground(&mut self, pool: PoolId, slot: SlotId, why: Absence) {
-        if self.lose_flight(pool, slot, why) {
-            let index = self.flights.find(pool, slot).expect("it was in flight");
-            self.flights.slots.swap_remove(index);
-            self.pools[pool.index()].recency.release(slot);
-        }
+    /// Frees a slot that is in flight at once, for whoever overwrites it after what is on its way. Returns whether
+    /// somebody was resident there.
+    pub(crate) fn ground(&mut self, pool: PoolId, slot: SlotId, why: Absence) -> bool {
+        let Some(index) = self.flights.find(pool, slot) else { return false };
+        let was_resident = self.flights.slots[index].is_boarded;
+        self.lose_flight(pool, slot, why);
+        self.flights.slots.swap_remove(index);
+        self.pools[pool.index()].recency.release(slot);
+        was_resident
     }
 
     pub(crate) fn check_flights(&self) -> Result<(), String> {
         for (index, flown) in self.flights.slots.iter().enumerate() {
-            let InFlight { pool, slot, expert, .. } = *flown;
+            let InFlight { pool, slot, expert, is_hinted, is_boarded, .. } = *flown;
             let Cache { pools, map, .. } = self;
-            let recency = &pools[pool.index()].recency;
-            if recency.stamp(slot) == 0 || !recency.is_pinned(slot) || self.expert_of(pool, slot).is_some() {
+            let Pool { first, recency, .. } = &pools[pool.index()];
+            let owner = if is_boarded { expert } else { None };
+            if recency.stamp(slot) == 0 || !recency.is_pinned(slot) || map.expert_of(*first, slot) != owner {
                 return Err(format!("pool {pool} slot {slot} is in flight and free, a victim or owned"));
             }
-            if expert.is_some_and(|expert| map.place(expert).absence() != Some(Absence::InFlight)) {
+            if is_boarded && !(is_hinted && expert.is_some()) {
+                return Err(format!("pool {pool} slot {slot} is boarded by nobody, or without a hint"));
+            }
+            let coming = expert.filter(|_| !is_boarded);
+            if coming.is_some_and(|expert| map.place(expert).absence() != Some(Absence::InFlight)) {
                 return Err(format!("pool {pool} slot {slot} is in flight, and its expert is not"));
             }
             if self.flights.find(pool, slot) != Some(index) {
                 return Err(format!("pool {pool} slot {slot} is in flight twice"));
             }
         }
-        let expected = self.flights.slots.iter().filter(|flown| flown.expert.is_some()).count();
+        let expected = self.flights.slots.iter().filter(|flown| flown.expert.is_some() && !flown.is_boarded).count();
         let found = self.map.in_flight_count();
         if expected != found {
             return Err(format!("{expected} experts are in flight, and {found} are marked so"));
@@ -350,8 +448,8 @@ impl Cache {
     }
 }
 
-/// Later copies that are being enqueued. Committed, their slots are in flight; aborted or dropped, the slots are free:
-/// no copy may be on its way to them then.
+/// Later copies, or a hint's, that are being enqueued. Committed, their slots are in flight; aborted or dropped, the
+/// slots are free: no copy may be on its way to them then.
 #[derive(Debug)]
 #[must_use = "a ticket that is dropped aborts its plan"]
 pub struct LateTicket<'a> {
@@ -391,13 +489,20 @@ impl<'a> LateTicket<'a> {
 
     fn take_off(&mut self, whole: bool) {
         self.open = false;
-        let LatePlan { flight, layer, pool, ref copies, .. } = *self.plan;
-        for copy in copies {
-            let expert = self.cache.map.flat(layer, copy.row);
-            self.cache.flights.slots.push(InFlight { flight, pool, slot: copy.slot, expert: Some(expert) });
+        let LatePlan { flight, layer, pool, ref copies, ref hint, ref were, .. } = *self.plan;
+        let is_hinted = hint.is_some();
+        for (index, copy) in copies.iter().enumerate() {
+            let (slot, expert) = (copy.slot, Some(self.cache.map.flat(layer, copy.row)));
+            self.cache.flights.slots.push(InFlight { flight, pool, slot, expert, is_hinted, is_boarded: false });
             if !whole {
-                self.cache.lose_flight(pool, copy.slot, Absence::OnCpu);
+                let was = if is_hinted { were[index] } else { Absence::OnCpu };
+                self.cache.lose_flight(pool, slot, was);
             }
+        }
+        match (is_hinted, whole) {
+            (true, true) => self.cache.open_hint(self.plan),
+            (true, false) => self.cache.fail_hint(self.plan),
+            (false, _) => {}
         }
     }
 }
@@ -408,10 +513,13 @@ impl Drop for LateTicket<'_> {
             return;
         }
         let Self { cache, plan, .. } = self;
-        for copy in plan.copies() {
+        for (index, copy) in plan.copies().iter().enumerate() {
+            let was = if plan.hint.is_some() { plan.were[index] } else { Absence::OnCpu };
             cache.pools[plan.pool.index()].recency.release(copy.slot);
-            cache.map.set_absent(cache.map.flat(plan.layer, copy.row), Absence::OnCpu);
+            cache.map.set_absent(cache.map.flat(plan.layer, copy.row), was);
         }
-        cache.flights.stats.lost += plan.copies().len() as u64;
+        if plan.hint.is_none() {
+            cache.flights.stats.lost += plan.copies().len() as u64;
+        }
     }
 }

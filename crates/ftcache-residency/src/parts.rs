@@ -2,9 +2,10 @@
 
 use ftcache_policy::{ExpertId, FlatExpertId, LayerId};
 
+use crate::lent::is_lent;
 use crate::map::Absence;
 use crate::pool::check_ids;
-use crate::{Cache, EnsureError, Step};
+use crate::{Cache, EnsureError, Misses, Step};
 
 /// The parts of a step. Its buffers are used again by the next.
 #[derive(Debug, Clone)]
@@ -75,26 +76,38 @@ impl Cache {
         let pool = self.pool_of(layer)?;
         check_ids(layer, routes, self.expert_count())?;
         self.check_none_in_flight(&step, routes)?;
+        let kept = self.kept_count(pool);
         let recency = &self.pools[pool.index()].recency;
         let (slot_count, withheld) = (recency.slot_count(), recency.withheld());
         let experts = self.map.layer(layer);
 
         parts.part_of.clear();
         parts.part_of.resize(experts.len(), 0);
-        // What is resident is in the first part; it takes no slot from those of other layers that are pinned.
-        let (mut distinct, mut hit_count, mut pinned) = (0, 0, recency.pinned_count());
+        // What is resident is in the first part; it takes no slot from those of other layers that are pinned. So is
+        // what a hint brings: its slot is there.
+        let (mut distinct, mut hit_count, mut pinned, mut boarded_pins) = (0, 0, kept, 0);
+        let (flights, hints, all_pins, map) = (&self.flights, &self.hints, &self.pins, &self.map);
         for route in routes.iter().filter(|&&route| route != ExpertId::ABSENT) {
             distinct += usize::from(self.scratch.experts.insert(route.index()));
             let place = experts[route.index()].place;
-            if place.is_slot() && parts.part_of[route.index()] == 0 {
+            if parts.part_of[route.index()] != 0 {
+                continue;
+            }
+            if place.is_slot() {
                 parts.part_of[route.index()] = 1;
                 hit_count += 1;
-                pinned -= u32::from(recency.is_pinned(place.slot()));
+                let is_lent = || is_lent(flights, hints, all_pins, pool, place.slot());
+                pinned -= u32::from(recency.is_pinned(place.slot()) && !is_lent());
+            } else if flights.is_hinted(map.flat(layer, *route)) {
+                parts.part_of[route.index()] = 1;
+                hit_count += 1;
+                let is_boarded = step.misses == Misses::Fetched;
+                boarded_pins += u32::from(is_boarded && all_pins.is_marked(map.flat(layer, *route)));
             }
         }
         let mut room = slot_count - withheld - pinned - hit_count;
-        // Pinned experts that a part fetches stay in their slots through the later ones.
-        let mut pinned = recency.pinned_count();
+        // Pinned experts that a part fetches, or takes on their way from a hint, stay in their slots through later ones.
+        let mut pinned = kept + boarded_pins;
         let mut part = 1;
         let mut fits = true;
         let (part_of, pins) = (&mut parts.part_of, &self.pins);
@@ -116,6 +129,9 @@ impl Cache {
             room = room.saturating_sub(1);
             pinned += u32::from(pins.is_marked(FlatExpertId::from_index(first + expert)));
         });
+        if !fits && self.has_hints() {
+            return Err(self.too_wide(layer, pool, routes));
+        }
         if !fits {
             return self.pools[pool.index()].check_width(layer, routes, &self.map, &mut self.scratch.experts);
         }

@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::fmt;
 
-use ftcache_policy::{BitSet, ExpertId, FlatExpertId, LayerId, PoolId};
+use ftcache_policy::{BitSet, ExpertId, FlatExpertId, LayerId, PoolId, SlotId};
 
 use crate::pool::Pool;
 use crate::{Cache, EnsureError};
@@ -140,7 +140,9 @@ impl Cache {
             // A layer may have lost its slots since.
             if let Some(pool) = self.pool_of_layer[layer.index()].filter(|_| was_marked) {
                 self.pins.of_pool[pool.index()] -= 1;
-                if let Some(slot) = self.slot_of(layer, expert) {
+                // A row that a hint brings or brought stays a victim of nobody.
+                let is_held = |slot: &SlotId| self.is_slot_in_flight(pool, *slot) || self.hints.holds(pool, *slot);
+                if let Some(slot) = self.slot_of(layer, expert).filter(|slot| !is_held(slot)) {
                     self.pools[pool.index()].recency.unpin(slot);
                     self.unrank(layer);
                 }

@@ -64,6 +64,7 @@ pub struct Plan {
     /// What a hybrid step leaves its layer's next.
     pub(crate) carried: Carried,
     pub(crate) is_repeat: bool,
+    pub(crate) awaits: Option<u64>,
 }
 
 impl Plan {
@@ -87,6 +88,7 @@ impl Plan {
             stats: Stats::default(),
             carried: Carried::default(),
             is_repeat: false,
+            awaits: None,
         };
         plan.reserve(route_count);
         plan
@@ -186,6 +188,12 @@ impl Plan {
         self.is_repeat
     }
 
+    /// The flight of a hint that the step's copies and its kernels come behind, as they do behind the flights of hints
+    /// before it: it brings rows that the step uses, or was to bring some to slots that the step takes.
+    pub fn awaits(&self) -> Option<u64> {
+        self.awaits
+    }
+
     /// The expert of each route that the CPU computes, in route order; `None` for the others.
     pub fn cpu_experts(&self) -> impl ExactSizeIterator<Item = Option<ExpertId>> + '_ {
         self.slots.iter().zip(&self.routes).map(|(slot, route)| (*slot == SlotId::CPU).then_some(*route))
@@ -261,6 +269,7 @@ impl Plan {
         self.by_row.clear();
         self.left.clear();
         self.is_repeat = false;
+        self.awaits = None;
     }
 
     /// Has the runs sorted, where copies were decided in another order than that of rows.
@@ -295,6 +304,7 @@ impl Clone for Plan {
         self.stats = source.stats;
         self.carried = source.carried;
         self.is_repeat = source.is_repeat;
+        self.awaits = source.awaits;
     }
 }
 

@@ -20,6 +20,8 @@ pub enum OpenPlan {
     Step,
     /// That of rows fetched behind a step.
     Later,
+    /// That of rows fetched ahead of one by a hint.
+    Hint,
     /// That of a layer to be staged.
     Stage,
     /// That of residents on their way back.
@@ -31,6 +33,7 @@ impl fmt::Display for OpenPlan {
         f.write_str(match self {
             Self::Step => "the plan of a step",
             Self::Later => "the plan of rows behind a step",
+            Self::Hint => "the plan of a hint",
             Self::Stage => "the plan of a layer to be staged",
             Self::BringBack => "the plan of residents on their way back",
         })
@@ -45,7 +48,7 @@ pub enum PlannerError {
     Open(OpenPlan),
     /// None is.
     NotOpen,
-    /// Rows are on their way behind a step, to slots that would be given to others.
+    /// Rows are on their way behind a step or ahead of one, to slots that would be given to others.
     InFlight,
     /// The step cannot be admitted.
     Ensure(EnsureError),
@@ -62,7 +65,7 @@ impl fmt::Display for PlannerError {
         match self {
             Self::Open(plan) => write!(f, "{plan} is open: commit or abort it first"),
             Self::NotOpen => write!(f, "no plan is open"),
-            Self::InFlight => write!(f, "rows are on their way behind a step: land them first"),
+            Self::InFlight => write!(f, "rows are on their way behind a step or ahead of one: land them first"),
             Self::Ensure(error) => error.fmt(f),
             Self::Late(error) => error.fmt(f),
             Self::Stage(error) => error.fmt(f),
@@ -107,6 +110,7 @@ pub struct Planner {
     open: Option<OpenPlan>,
     plan: Plan,
     late: LatePlan,
+    hint: LatePlan,
     stage: StagePlan,
     placements: Vec<Placement>,
     /// Reused for ids that an engine gives in its own form.
@@ -122,6 +126,7 @@ impl Planner {
             open: None,
             plan: Plan::with_capacity(width),
             late: LatePlan::with_capacity(experts),
+            hint: LatePlan::with_capacity(experts),
             stage: StagePlan::with_capacity(experts),
             placements: Vec::new(),
             routes: Vec::with_capacity(width),
@@ -196,6 +201,18 @@ impl Planner {
         Ok(&self.late)
     }
 
+    /// Opens the plan of what a hint fetches: [`Cache::hint`], with the last step as the current one.
+    ///
+    /// # Errors
+    ///
+    /// A plan is open, or as [`Cache::hint`].
+    pub fn hint(&mut self, layer: LayerId, experts: &[ExpertId], most: usize) -> Result<&LatePlan, PlannerError> {
+        self.check_none_open()?;
+        self.cache.hint(&self.plan, layer, experts, most, &mut self.hint)?.leave_open();
+        self.open = Some(OpenPlan::Hint);
+        Ok(&self.hint)
+    }
+
     /// Opens the plan of a layer that is staged in a free buffer: [`Cache::prefetch`].
     ///
     /// # Errors
@@ -234,7 +251,8 @@ impl Planner {
         Ok(&self.placements)
     }
 
-    /// Ends the open plan as carried out. Rows behind a step are then on their way until [`Cache::land`].
+    /// Ends the open plan as carried out. Rows behind a step, and those of a hint, are then on their way until
+    /// [`Cache::land`].
     ///
     /// # Errors
     ///
@@ -243,6 +261,7 @@ impl Planner {
         match self.open.take().ok_or(PlannerError::NotOpen)? {
             OpenPlan::Step => Ticket::of(&mut self.cache, &self.plan).commit(),
             OpenPlan::Later => LateTicket::of(&mut self.cache, &self.late).commit(),
+            OpenPlan::Hint => LateTicket::of(&mut self.cache, &self.hint).commit(),
             OpenPlan::Stage => StageTicket::of(&mut self.cache, &self.stage).commit(),
             OpenPlan::BringBack => BringBackTicket::of(&mut self.cache, &self.placements).commit(),
         }
@@ -258,6 +277,7 @@ impl Planner {
         match self.open.take().ok_or(PlannerError::NotOpen)? {
             OpenPlan::Step => Ticket::of(&mut self.cache, &self.plan).abort(),
             OpenPlan::Later => LateTicket::of(&mut self.cache, &self.late).abort(),
+            OpenPlan::Hint => LateTicket::of(&mut self.cache, &self.hint).abort(),
             OpenPlan::Stage => StageTicket::of(&mut self.cache, &self.stage).abort(),
             OpenPlan::BringBack => BringBackTicket::of(&mut self.cache, &self.placements).abort(),
         }
@@ -274,6 +294,11 @@ impl Planner {
         &self.late
     }
 
+    /// What the last hint fetches.
+    pub fn hint_plan(&self) -> &LatePlan {
+        &self.hint
+    }
+
     /// How the last layer comes to be staged.
     pub fn stage_plan(&self) -> &StagePlan {
         &self.stage
@@ -288,8 +313,8 @@ impl Planner {
     ///
     /// # Errors
     ///
-    /// A plan is open; rows are on their way behind a step, and may be to slots under the buffers; or as
-    /// [`Cache::begin_chunk`].
+    /// A plan is open; rows are on their way behind a step or ahead of one, and may be to slots under the buffers; or
+    /// as [`Cache::begin_chunk`].
     pub fn begin_chunk(&mut self) -> Result<(), PlannerError> {
         self.check_none_open()?;
         let is_borrowed = self.cache.staging().is_some_and(|staging| staging.is_borrowed());
@@ -313,7 +338,7 @@ impl Planner {
     ///
     /// # Errors
     ///
-    /// A plan is open, or rows are on their way behind a step.
+    /// A plan is open, or rows are on their way behind a step or ahead of one.
     pub fn go_on_with(&mut self, cache: Cache) -> Result<(), PlannerError> {
         self.check_idle()?;
         *self = Self::new(cache);

@@ -238,8 +238,8 @@ impl Cache {
             for pool in (0..self.pool_count()).map(PoolId::from_index) {
                 let stable_from = staging.stable_from(pool);
                 for slot in (0..stable_from).map(SlotId::new) {
-                    self.ground(pool, slot, Absence::Staged);
-                    chunk.report.lost += u64::from(self.free(pool, slot, Absence::Staged));
+                    let was_resident = self.ground(pool, slot, Absence::Staged);
+                    chunk.report.lost += u64::from(self.free(pool, slot, Absence::Staged) || was_resident);
                 }
                 self.pools[pool.index()].recency.withhold(stable_from);
             }

@@ -33,6 +33,8 @@ pub(crate) struct Ranking {
     keys: Vec<u64>,
     /// `worst[layer]`, which may have gone since.
     worst: Vec<Worst>,
+    /// Scratch: layers that have lost a candidate for now.
+    struck: BitSet,
     /// The victims that were taken last, with the stamps that they had.
     taken: Vec<(SlotId, u64)>,
 }
@@ -69,7 +71,9 @@ impl Ranking {
             layers_of,
             keys: vec![NO_KEY; layer_count * expert_count as usize],
             worst: vec![UNRANKED; layer_count],
-            taken: Vec::new(),
+            struck: BitSet::new(layer_count),
+            // No call takes more than a layer has experts.
+            taken: Vec::with_capacity(expert_count as usize),
         }
     }
 
@@ -80,11 +84,6 @@ impl Ranking {
     /// The same scores for other pools.
     pub(crate) fn for_pools(&self, expert_count: u32, pool_of_layer: &[Option<PoolId>], pool_count: usize) -> Self {
         Self::new(self.scores.clone(), expert_count, pool_of_layer, pool_count)
-    }
-
-    /// Steps of so many routes have room.
-    pub(crate) fn reserve(&mut self, route_count: usize) {
-        self.taken.reserve(route_count.saturating_sub(self.taken.len()));
     }
 
     /// Counts what a step uses.
@@ -132,6 +131,8 @@ impl Ranking {
             }
         }
         self.unrank(slots.layer);
+        let worst = &mut self.worst;
+        self.struck.take_lowest(usize::MAX, |layer| worst[layer] = UNRANKED);
         free_count
     }
 
@@ -160,10 +161,12 @@ impl Ranking {
             self.keys[layer.index() * self.expert_count + expert as usize] = NO_KEY;
             self.worst[layer.index()] = self.find_worst(layer);
             let slot = SlotId::new(lowest.1);
-            // One that was idle has been taken before, and has its new owner when all are.
-            let is_there = map.layer(layer)[expert as usize].place.holds(slot) && !slots.uses(slot);
-            if is_there && !slots.recency.is_pinned(slot) {
-                return slot;
+            if map.layer(layer)[expert as usize].place.holds(slot) && !slots.recency.is_pinned(slot) {
+                if !slots.uses(slot) {
+                    return slot;
+                }
+                // Spared now and no more later; or it was idle, is taken, and gets its new owner when all are.
+                self.struck.insert(layer.index());
             }
         }
     }
@@ -172,7 +175,7 @@ impl Ranking {
     fn rank(&mut self, layer: LayerId, slots: &Slots<'_>, experts: &[Expert]) {
         let keys = &mut self.keys[layer.index() * self.expert_count..][..self.expert_count];
         let chances = self.scores.chances(layer);
-        // What the step uses beside slots that were idle is of its own layer.
+        // What a step uses beside slots that were idle is of its own layer; others are struck when their turn comes.
         let may_be_used = layer == slots.layer;
         let any_pinned = slots.recency.pinned_count() > 0;
         for ((expert, known), key) in (0..).zip(experts).zip(&mut *keys) {

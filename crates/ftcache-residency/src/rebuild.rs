@@ -4,6 +4,7 @@ use ftcache_policy::{ExpertId, Geometry, LayerId, PoolId, Recency, SlotId};
 
 use crate::answers::Answers;
 use crate::cache::{make_pools, pools_of};
+use crate::hint::Hints;
 use crate::map::Expert;
 use crate::pool::{Pool, Scratch};
 use crate::prefill::Prefill;
@@ -99,6 +100,7 @@ impl Cache {
                 .ranking
                 .as_ref()
                 .map(|ranking| ranking.for_pools(expert_count, pool_of_layer, slot_counts.len())),
+            hints: Hints::new(had.0),
             scratch: Scratch::new(expert_count, slot_counts.iter().copied().max().unwrap_or(0)),
         };
         cache.reserve(self.scratch.width());

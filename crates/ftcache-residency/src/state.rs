@@ -362,15 +362,15 @@ impl Cache {
             stats: self.tally.stats().iter().flat_map(Stats::counters).collect(),
             stamps: slots().map(|(pool, slot)| pool.recency.stamp(slot)).collect(),
             owners: slots().map(|(pool, slot)| self.map.expert_of(pool.first, slot).unwrap_or(NOBODY).get()).collect(),
-            pinned: slots().map(|(pool, slot)| u8::from(pool.recency.is_pinned(slot))).collect(),
-            pools: self.pools.iter().map(|pool| self.pool_state(pool, pool.recency.pinned_count())).collect(),
+            pinned: slots().map(|(pool, slot)| u8::from(self.is_pinned_by_mark(pool, slot))).collect(),
+            pools: self.pools.iter().map(|pool| self.pool_state(pool, self.pinned_by_marks(pool))).collect(),
         })
     }
 
     /// Goes on from a state: every later step decides as if those between had been admitted here.
     ///
-    /// No answer under a step token is given again, and nothing is fetched later for a step before. Drafts that waited
-    /// to be accepted still do.
+    /// No answer under a step token is given again, nothing is fetched later for a step before, and open hints are
+    /// cancelled. Drafts that waited to be accepted still do.
     ///
     /// # Errors
     ///
@@ -378,6 +378,7 @@ impl Cache {
     /// itself, with the first thing found wrong; rows on their way; an open prefill chunk. The cache is then as it was.
     pub fn set_state(&mut self, state: &State) -> Result<(), StateError> {
         self.check_state(state)?;
+        self.cancel_hints();
         self.step = state.step;
         let place = |&place: &u32| Place::from_number(place).expect("places are checked");
         let experts = state.places.iter().map(place).zip(state.routed.iter().copied());
@@ -396,6 +397,15 @@ impl Cache {
         self.tally.set(stats.iter().copied().map(Stats::from_counters));
         self.forget_answers();
         Ok(())
+    }
+
+    /// Of open hints a state knows nothing: what they brought is resident like others.
+    fn is_pinned_by_mark(&self, pool: &Pool, slot: SlotId) -> bool {
+        self.map.expert_of(pool.first, slot).is_some_and(|owner| self.pins.is_marked(owner))
+    }
+
+    fn pinned_by_marks(&self, pool: &Pool) -> u32 {
+        (0..pool.recency.slot_count()).filter(|&slot| self.is_pinned_by_mark(pool, SlotId::new(slot))).count() as u32
     }
 
     /// Whether nothing is going on that a state has no numbers for.

@@ -34,7 +34,7 @@ pub struct Stats {
     pub staging_misses: u64,
     /// Of the misses, those whose slot had been freed by a call: forgotten, aborted or rebuilt.
     pub freed_misses: u64,
-    /// Of the misses, those that had been left to the CPU the last time too.
+    /// Of the misses, those that had been left to the CPU the last time too, or whose row was on its way.
     pub cpu_misses: u64,
     /// Steps refused because they were too wide, which are counted nowhere else.
     pub refused: u64,

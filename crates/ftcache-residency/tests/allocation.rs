@@ -371,3 +371,28 @@ fn the_first_chunk_with_room_for_a_layer_allocates_nothing() {
         assert_eq!(count, 0);
     }
 }
+
+#[test]
+fn hints_and_the_steps_that_they_are_for_allocate_nothing_from_the_first_on() {
+    for rule in Eviction::ALL {
+        let (mut cache, mut plan, mut late) =
+            (cache(rule), Plan::with_capacity(32), LatePlan::with_capacity(EXPERTS as usize));
+        cache.reserve(32);
+        cache.reserve_hints(4);
+        let mut flights = VecDeque::with_capacity(4);
+        check_tokens(3, 0, &mut cache, |cache, layer, token, routes| {
+            cache.ensure(layer, routes, &mut plan).unwrap().commit();
+            let next = LayerId::new((layer.get() + 1) % LAYERS as u32);
+            cache.hint(&plan, next, routes, 6, &mut late).unwrap().commit();
+            if token % 7 == 3 {
+                cache.cancel_hint(late.flight());
+            }
+            flights.push_back(late.flight());
+            while flights.len() == 4 || token % 2 == 0 && !flights.is_empty() {
+                cache.land(flights.pop_front().unwrap());
+            }
+        });
+        let stats = cache.total_hint_stats();
+        assert!(stats.useful > 20 && stats.late > 20 && stats.wasted > 20, "{stats:?}");
+    }
+}

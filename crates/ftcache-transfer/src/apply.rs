@@ -114,7 +114,8 @@ impl<D: Device> Loader<D> {
     ///
     /// Copies are enqueued behind what the compute stream was given before, and what it is given afterwards comes
     /// behind the copies. A plan without copies enqueues nothing, not even events, unless the compute stream is
-    /// another than that of the plan before: then the new one is ordered behind the old one, which must be alive.
+    /// another than that of the plan before: then the new one is ordered behind the old one, which must be alive; or the
+    /// plan awaits the flight of a hint, which the compute stream and with it the copies are ordered behind.
     ///
     /// # Errors
     ///
@@ -131,6 +132,9 @@ impl<D: Device> Loader<D> {
             ApplyError { layer, bank, slots, source }
         };
         self.take_over(streams.compute).map_err(|error| failed(None, error))?;
+        if let Some(flight) = plan.awaits() {
+            self.after_hint(streams.compute, flight).map_err(|error| failed(None, error))?;
+        }
         if plan.copies().is_empty() {
             return Ok(0);
         }
@@ -205,10 +209,13 @@ impl<D: Device> Loader<D> {
 
     /// Enqueues copies on a stream, in no order of their own.
     pub(crate) fn enqueue(&mut self, stream: Stream, copies: &Copies) -> Result<(), Refused> {
-        // SAFETY: sources on the host are rows of `banks`, which are let go only after a wait for everything enqueued
-        // (`attach`, `drop`); targets and sources on the device are the arenas'.
-        let direct = unsafe { self.device.copy_all(stream, &copies.direct) };
-        direct.map_err(|error| (copies.bank_of[error.index], error.source))?;
+        // Of none, none can be the one that was refused.
+        if !copies.direct.is_empty() {
+            // SAFETY: sources on the host are rows of `banks`, which are let go only after a wait for everything
+            // enqueued (`attach`, `drop`); targets and sources on the device are the arenas'.
+            let direct = unsafe { self.device.copy_all(stream, &copies.direct) };
+            direct.map_err(|error| (copies.bank_of[error.index], error.source))?;
+        }
         for (bank, copy) in &copies.bounced {
             let bounce = self.bounce.as_mut().expect("rows that need it are attached only where there is one");
             // SAFETY: as above; and the bounce buffer is given up before rows are let go if the wait has failed.

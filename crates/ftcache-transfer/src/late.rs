@@ -1,4 +1,5 @@
-//! Copies behind a step, which nobody waits for: on a stream of their own, each flight with an event.
+//! Copies behind a step, which nobody waits for, and those of hints, which a step may: on a stream of their own each,
+//! and each flight with an event.
 
 use std::collections::VecDeque;
 
@@ -9,7 +10,16 @@ use crate::{ApplyError, Device, DeviceError, Event, Loader, Stream, Streams};
 /// Each has an event of the driver's, and is looked for one after another.
 const MOST_FLIGHTS: usize = 1024;
 
-/// The stream of late copies and what is on its way.
+/// Who copies are made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum For {
+    /// A step that is over.
+    Later,
+    /// One that is to come.
+    Hints,
+}
+
+/// A stream of late copies and what is on its way.
 #[derive(Debug)]
 pub(crate) struct Late {
     stream: Stream,
@@ -63,21 +73,60 @@ impl<D: Device> Loader<D> {
     ///
     /// No flights, flights that were set before, or the device's own; nothing stays behind then.
     pub fn set_late(&mut self, flight_count: usize) -> Result<(), DeviceError> {
-        let refused =
-            |reason: &str| DeviceError::Failed { operation: "late copies", bytes: 0, reason: reason.to_owned() };
+        self.set_flights(For::Later, flight_count)
+    }
+
+    /// Lets the loader copy ahead of steps by hints, with at most so many flights on their way.
+    ///
+    /// # Errors
+    ///
+    /// As [`set_late`](Self::set_late).
+    pub fn set_hints(&mut self, flight_count: usize) -> Result<(), DeviceError> {
+        self.set_flights(For::Hints, flight_count)
+    }
+
+    fn set_flights(&mut self, of: For, flight_count: usize) -> Result<(), DeviceError> {
+        let operation = match of {
+            For::Later => "late copies",
+            For::Hints => "copies of hints",
+        };
+        let refused = |reason: &str| DeviceError::Failed { operation, bytes: 0, reason: reason.to_owned() };
         if !(1..=MOST_FLIGHTS).contains(&flight_count) {
             return Err(refused(&format!("{flight_count} flights at once; it must be 1 to {MOST_FLIGHTS}")));
         }
-        if self.late.is_some() {
+        if self.flights(of).is_some() {
             return Err(refused("they were set before"));
         }
-        self.late = Some(Late::new(&mut self.device, flight_count)?);
+        let late = Late::new(&mut self.device, flight_count)?;
+        *self.flights(of) = Some(late);
         Ok(())
     }
 
-    /// Whether another flight may take off.
+    fn flights(&mut self, of: For) -> &mut Option<Late> {
+        match of {
+            For::Later => &mut self.late,
+            For::Hints => &mut self.hints,
+        }
+    }
+
+    /// Whether another flight behind a step may take off.
     pub fn may_take_off(&self) -> bool {
         self.late.as_ref().is_some_and(|late| !late.idle.is_empty())
+    }
+
+    /// Whether hints were set.
+    pub fn has_hints(&self) -> bool {
+        self.hints.is_some()
+    }
+
+    /// Whether another flight of a hint may take off.
+    pub fn may_hint(&self) -> bool {
+        self.hints.as_ref().is_some_and(|hints| !hints.idle.is_empty())
+    }
+
+    /// The compute stream of the last call, which a hint's copies come behind.
+    pub fn compute(&self) -> Option<Stream> {
+        self.compute
     }
 
     /// Enqueues the copies of a flight, behind what the compute stream was given until now. Nothing waits for them.
@@ -91,19 +140,43 @@ impl<D: Device> Loader<D> {
     ///
     /// If no flight may take off ([`may_take_off`](Self::may_take_off)), or a bank of the layer is not attached.
     pub fn copy_late(&mut self, streams: Streams, plan: &LatePlan) -> Result<u64, LateFailure> {
+        self.fly(For::Later, Some(streams.compute), plan)
+    }
+
+    /// The same for a hint, behind what the compute stream of the last call was given: the copies of that step are
+    /// among it, so no copy of a hint is before them. Steps may come behind them; see [`apply`](Self::apply).
+    ///
+    /// # Errors
+    ///
+    /// As [`copy_late`](Self::copy_late).
+    ///
+    /// # Panics
+    ///
+    /// If no flight may take off ([`may_hint`](Self::may_hint)), or a bank of the layer is not attached.
+    pub fn copy_hinted(&mut self, plan: &LatePlan) -> Result<u64, LateFailure> {
+        self.fly(For::Hints, self.compute, plan)
+    }
+
+    fn fly(&mut self, of: For, compute: Option<Stream>, plan: &LatePlan) -> Result<u64, LateFailure> {
         let layer = plan.layer();
         let failed = |bank, source, on_its_way| {
             let slots = plan.copies().iter().map(|copy| copy.slot).collect();
             LateFailure { error: ApplyError { layer, bank, slots, source }, on_its_way }
         };
-        let stream = self.late.as_ref().expect("late copies are set").stream;
+        let stream = self.flights(of).as_ref().expect("such flights are set").stream;
         let places = self.places.as_ref().map_err(|lack| failed(None, lack.clone(), false))?;
         let mut copies = std::mem::take(&mut self.copies);
         self.push_runs(&mut copies, places, (layer, plan.pool()), || plan.runs());
         let moved = copies.bytes();
         // Without the wait the rows would land under kernels that still read the slots' old owners.
-        let fenced = self.device.record(self.fences.release, streams.compute);
-        let fenced = fenced.and_then(|()| self.device.wait(stream, self.fences.release));
+        let fenced = match compute {
+            Some(compute) => {
+                let recorded = self.device.record(self.fences.release, compute);
+                recorded.and_then(|()| self.device.wait(stream, self.fences.release))
+            }
+            // Everything was waited for since the last step.
+            None => Ok(()),
+        };
         let fenced = fenced.and_then(|()| self.before_slots_change(stream)).map_err(|error| failed(None, error, false));
         let enqueued = fenced
             .and_then(|()| self.enqueue(stream, &copies).map_err(|(bank, error)| failed(Some(bank), error, true)));
@@ -111,16 +184,16 @@ impl<D: Device> Loader<D> {
         if enqueued.as_ref().is_err_and(|failure| !failure.on_its_way) {
             return enqueued.map(|()| 0);
         }
-        let late = self.late.as_mut().expect("late copies are set");
+        let late = self.flights(of).as_mut().expect("such flights are set");
         let event = late.idle.pop().expect("a flight may take off");
         if let Err(error) = self.device.record(event, stream) {
-            late.idle.push(event);
+            self.flights(of).as_mut().expect("such flights are set").idle.push(event);
             // Nobody could tell when they have landed, so it is waited for. A device that cannot do that does no more
             // work.
             let _ = self.device.synchronize(stream);
             return Err(failed(None, error, false));
         }
-        late.flights.push_back((plan.flight(), event));
+        self.flights(of).as_mut().expect("such flights are set").flights.push_back((plan.flight(), event));
         enqueued.map(|()| moved)
     }
 
@@ -130,21 +203,36 @@ impl<D: Device> Loader<D> {
     ///
     /// The device's own.
     pub fn next_landed(&mut self) -> Result<Option<u64>, DeviceError> {
-        let Some(late) = &mut self.late else { return Ok(None) };
-        // They are copied in order, so none lands before the first.
-        let Some(&(flight, event)) = late.flights.front() else { return Ok(None) };
-        if !self.device.has_passed(event)? {
-            return Ok(None);
+        for late in [&mut self.late, &mut self.hints].into_iter().flatten() {
+            // Those of one stream are copied in order, so none of them lands before the first.
+            let Some(&(flight, event)) = late.flights.front() else { continue };
+            if self.device.has_passed(event)? {
+                late.flights.pop_front();
+                late.idle.push(event);
+                return Ok(Some(flight));
+            }
         }
-        late.flights.pop_front();
-        late.idle.push(event);
-        Ok(Some(flight))
+        Ok(None)
     }
 
-    /// Orders a stream behind every late copy that is on its way.
+    /// Orders a stream behind every late copy that is on its way, and every one of a hint.
     pub(crate) fn after_late_copies(&mut self, stream: Stream) -> Result<(), DeviceError> {
-        let Some(late) = self.late.as_ref().filter(|late| !late.flights.is_empty()) else { return Ok(()) };
-        self.device.record(late.fence, late.stream)?;
-        self.device.wait(stream, late.fence)
+        for late in [&self.late, &self.hints].into_iter().flatten().filter(|late| !late.flights.is_empty()) {
+            self.device.record(late.fence, late.stream)?;
+            self.device.wait(stream, late.fence)?;
+        }
+        Ok(())
+    }
+
+    /// Orders a compute stream behind a flight of a hint, and with it the copies that come behind that stream.
+    pub(crate) fn after_hint(&mut self, compute: Stream, flight: u64) -> Result<(), DeviceError> {
+        let Some(hints) = &self.hints else { return Ok(()) };
+        // Numbers ascend, and one that is not among them has landed.
+        let Some(&(_, event)) = hints.flights.iter().find(|&&(number, _)| number == flight) else { return Ok(()) };
+        // Without this kernels would read slots whose rows are still on their way; or a row that comes late would land
+        // on that of an expert which was given its slot since.
+        self.device.wait(compute, event)?;
+        // A fill of an open chunk may gather from them.
+        self.after_slots_changed(compute)
     }
 }

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! Another compute stream than that of the call before is ordered behind it. [`Loader::stage`] fills staging buffers
-//! while others are in use, [`Loader::copy_late`] copies behind a step without anybody waiting, [`Loader::rebuild`]
-//! exchanges the slots.
+//! while others are in use, [`Loader::copy_late`] copies behind a step without anybody waiting,
+//! [`Loader::copy_hinted`] ahead of one that may, [`Loader::rebuild`] exchanges the slots.
 //!
 //! Rows may lie in a [`HostArena`], which reads them from files and pins them, or in memory of the engine's own, which
 //! [`Loader::register`] pins where it lies. What the device cannot read goes through a bounce buffer

@@ -33,7 +33,9 @@ pub struct Loader<D: Device> {
     pub(crate) fences: Fences,
     pub(crate) banks: Banks,
     pub(crate) bounce: Option<Bounce>,
+    /// Copies behind steps, and ahead of them.
     pub(crate) late: Option<Late>,
+    pub(crate) hints: Option<Late>,
     pub(crate) host_arenas: Vec<HostArena>,
     /// Memory of the engine's.
     pub(crate) registrations: Registrations,
@@ -87,6 +89,7 @@ impl<D: Device> Loader<D> {
                     banks,
                     bounce: None,
                     late: None,
+                    hints: None,
                     host_arenas: Vec::new(),
                     registrations: Registrations::new(),
                     copies,
@@ -243,7 +246,7 @@ impl<D: Device> Drop for Loader<D> {
         if let Some(mode) = &mut self.mode {
             told("the memory of device mode", mode.free(&mut self.device));
         }
-        if let Some(late) = &mut self.late {
+        for late in [&mut self.late, &mut self.hints].into_iter().flatten() {
             late.free(&mut self.device);
         }
         if let Some(bounce) = self.bounce.take() {

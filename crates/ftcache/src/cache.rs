@@ -10,6 +10,7 @@ use ftcache_transfer::{
 };
 
 use crate::Error;
+use crate::hint::Hints;
 use crate::later::Later;
 use crate::prefill::Prefill;
 
@@ -43,6 +44,7 @@ pub struct Cache<D: Device> {
     pub(crate) routes: Vec<ExpertId>,
     pub(crate) prefill: Prefill,
     pub(crate) later: Option<Later>,
+    pub(crate) hints: Option<Hints>,
 }
 
 /// Routes of the widest step that the requests of a geometry need, for which room is made beforehand: up to 65,536,
@@ -77,6 +79,7 @@ impl<D: Device> Cache<D> {
             routes: Vec::with_capacity(route_count),
             prefill: Prefill::new(expert_count),
             later: None,
+            hints: None,
             loader,
         }
     }

@@ -67,6 +67,9 @@ pub enum Error {
     /// it may be made again.
     #[error("behind an earlier step: {0}")]
     Later(ApplyError),
+    /// A hint, and the cache was not set to take any.
+    #[error("the cache takes no hints: no flights were set for them")]
+    NoHints,
     /// No such pool.
     #[error("no pool {pool}: the cache has {pool_count} pools")]
     UnknownPool {

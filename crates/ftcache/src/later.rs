@@ -59,15 +59,15 @@ impl<D: Device> Cache<D> {
         Ok(())
     }
 
-    /// Makes resident what has arrived behind earlier steps. Every step does this first; on its own it is for an engine
-    /// that looks at the residency between steps. Returns how many rows there were. Waits for nothing.
+    /// Makes resident what has arrived behind earlier steps or ahead of later ones. Every step does this first; on its
+    /// own it is for an engine that looks at the residency between steps. Returns how many rows there were. Waits for
+    /// nothing.
     ///
     /// # Errors
     ///
     /// The device's own, or what failed behind a step before.
     pub fn land(&mut self) -> Result<usize, Error> {
-        let Some(later) = &mut self.later else { return Ok(0) };
-        if let Some(error) = later.error.take() {
+        if let Some(error) = self.later.as_mut().and_then(|later| later.error.take()) {
             return Err(error);
         }
         let mut landed = 0;

@@ -32,6 +32,7 @@
 
 mod cache;
 mod error;
+mod hint;
 mod later;
 mod load;
 mod on_device;
@@ -50,8 +51,8 @@ pub use ftcache_policy::{
 };
 pub use ftcache_residency as residency;
 pub use ftcache_residency::{
-    Copy, EnsureError, FetchOrder, Keep, Misses, Phase, PinError, Plan, Planner, PlannerError, PoolsError, Residents,
-    Run, SnapshotError, StageError, Step, Victim,
+    Copy, EnsureError, FetchOrder, HintStats, Keep, Misses, Phase, PinError, Plan, Planner, PlannerError, PoolsError,
+    Residents, Run, SnapshotError, StageError, Step, Victim,
 };
 pub use ftcache_transfer as transfer;
 pub use ftcache_transfer::{
@@ -62,6 +63,7 @@ pub use ftcache_transfer::{
 };
 #[cfg(feature = "cuda")]
 pub use ftcache_transfer::{BatchReport, CudaContext, CudaDevice, CudaDriver, CudaFacts, DriverError};
+pub use hint::{HintReport, HintTotal, hinted_rows};
 pub use later::{LaterLimits, LaterReport};
 pub use prefill::{ChunkReport, StagedSpan};
 pub use rebuild::{RebuildReport, StagingLost};

@@ -23,7 +23,7 @@ use crate::{Cache, Error};
 impl<D: Device> Cache<D> {
     /// Moves the residency to the device. From now on steps are admitted there, and what would decide here is refused,
     /// until it is [taken back](Self::leave_device_mode). Waits for everything enqueued, so that rows on their way
-    /// behind steps have landed; answers under step tokens are given no more.
+    /// behind steps or ahead of them have landed; answers under step tokens are given no more, and open hints end.
     ///
     /// # Errors
     ///
@@ -36,6 +36,8 @@ impl<D: Device> Cache<D> {
         self.loader.synchronize_all()?;
         self.land()?;
         self.loader.enter_device_mode(&self.residency, options)?;
+        // Kernels know nothing of them: what they have brought is resident like others there.
+        self.residency.cancel_hints();
         Ok(())
     }
 

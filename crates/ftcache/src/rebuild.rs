@@ -40,7 +40,7 @@ impl<D: Device> Cache<D> {
     /// report says. In memory of the engine's they survive where their pools stay in place.
     ///
     /// Addresses that were handed out are void afterwards ([`generation`](Self::generation)). Pins, the order of
-    /// steps and the way staging was asked for go on; statistics start over.
+    /// steps and the way staging was asked for go on; statistics start over, and open hints end.
     ///
     /// # Errors
     ///
@@ -117,6 +117,7 @@ impl<D: Device> Cache<D> {
         let (expert_count, route_count) = (self.residency.expert_count() as usize, reserved_routes(self.geometry()));
         self.residency.reserve(route_count);
         self.loader.reserve(route_count.min(expert_count));
+        self.reserve_hints();
         self.routes.clear();
         self.routes.reserve(route_count);
         self.plan = residency::Plan::with_capacity(self.routes.capacity());

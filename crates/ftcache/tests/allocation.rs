@@ -4,6 +4,7 @@
 mod counting_allocator;
 
 use ftcache::policy::{Fetch, FetchRule};
+use ftcache::residency::Keep;
 use ftcache::{BankId, BounceSize, Budget, Cache, Constraints, ExpertId, FetchOrder, Geometry, HostDevice, HostRows};
 use ftcache::{LaterLimits, LayerId, LayoutKey, Misses, Model, Phase, Quantisation, Staging, Step, Stream, Streams};
 use ftcache_testkit::generators::Decode;
@@ -141,6 +142,30 @@ fn hybrid_steps_and_what_they_fetch_later_allocate_nothing_from_the_first_on() {
         assert_eq!(count, 0, "token {token}");
     }
     assert!(cache.later_report().residency.landed > 5, "{:?}", cache.later_report());
+}
+
+#[test]
+fn hints_and_the_steps_that_they_are_for_allocate_nothing_from_the_first_on() {
+    let mut cache = cache_on(HostDevice::new(), 8, 64, |cache| cache.set_hints(3).unwrap());
+    for token in 0..40 {
+        let routes: Vec<ExpertId> = (token..token + 8).map(ExpertId::new).collect();
+        let predicted: Vec<ExpertId> = (token + 2..token + 12).map(ExpertId::new).collect();
+        let count = allocations(|| {
+            cache.load(LayerId::new(token % 3), &routes).unwrap();
+            let report = cache.hint(LayerId::new((token + 1) % 3), &predicted, 5 * 34).unwrap();
+            if token % 5 == 4 {
+                cache.cancel_hint(report.hint).unwrap();
+            }
+        });
+        assert_eq!(count, 0, "token {token}");
+        if token == 19 {
+            // Room for hints is made anew.
+            let geometry = cache.geometry().clone();
+            cache.rebuild(geometry, Keep::WhatFits, u64::MAX).unwrap();
+        }
+    }
+    let total = cache.hint_total().residency;
+    assert!(total.useful > 5 && total.wasted > 5, "{total:?}");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use ftcache::{
     Staging, Stream, Streams,
 };
 use ftcache_testkit::Rng;
+use program::Extras;
 use rig::{Layout, Pinned, Rig, bytes_of, cuda, emulated, layer, padded, tagged_model};
 use watchdog::Watchdog;
 
@@ -144,17 +145,18 @@ fn layers_are_staged_and_brought_back_through_the_buffer() {
 fn decode_and_prefill_mixed_go_through_one_small_buffer_in_any_order_of_streams() {
     let _watchdog = Watchdog::new("mixed through a buffer");
     for seed in 0..300 {
-        let geometry = program::geometry(&mut Rng::new(seed));
+        let extras = Extras { later: seed % 2 == 0, hints: seed / 2 % 2 == 0 };
+        let geometry = program::geometry(&mut Rng::new(seed), extras);
         let size = size(1 + seed % 23, 1 + seed as u32 % 3, 1 + seed as u32 % 2);
         let pinned = Pinned::Below(seed as usize % 6);
         let mut rig = Rig::bouncing(geometry.clone(), linked(Some(seed)), pinned, size);
-        program::run(&mut rig, seed, 16, seed % 2 == 0);
+        program::run(&mut rig, seed, 16, extras);
         rig.check(&format!("host, seed {seed}"));
         drop(rig);
         if seed % 3 == 0 {
             let world = emulated(seed);
             let mut rig = Rig::bouncing(geometry, cuda(&world), pinned, size);
-            program::run(&mut rig, seed, 16, seed % 2 == 0);
+            program::run(&mut rig, seed, 16, extras);
             rig.check(&format!("emulated, seed {seed}"));
             drop(rig);
             world.check_gone();

@@ -49,9 +49,9 @@ fn persist<T, E: Display>(what: &str, mut each: impl FnMut() -> Result<T, E>) ->
     panic!("{what}: {said:?}");
 }
 
-/// The rows of layer 2 lie in a file.
-fn file() -> PathBuf {
-    let path = std::env::temp_dir().join(format!("ftcache-faults-{}", std::process::id()));
+/// The rows of layer 2 lie in a file, of its own for each test.
+fn file(test: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("ftcache-faults-{test}-{}", std::process::id()));
     let banks = (0..).zip(ROW_BYTES);
     let bytes: Vec<u8> = banks.flat_map(|(bank, bytes)| host_rows(2, bank, EXPERTS, bytes, bytes).to_vec()).collect();
     fs::write(&path, bytes).unwrap();
@@ -109,6 +109,7 @@ fn live(world: &CudaWorld, file: &Path, context: &str) {
         cache.load_arena(reservation, |_| ControlFlow::Continue(())).map(|_| ())
     });
     persist("set_later", || cache.set_later(LaterLimits { step_bytes: 104, flight_count: 2 }));
+    persist("set_hints", || cache.set_hints(2));
     let staging = Staging::dedicated(cache.geometry(), 2);
     persist("set_staging", || cache.set_staging(staging.clone(), SMALL_ROW_BYTES));
 
@@ -120,6 +121,10 @@ fn live(world: &CudaWorld, file: &Path, context: &str) {
         |layer| Step { misses: Misses::Hybrid { fetch, order: FetchOrder::Recency }, ..Step::new(LayerId::new(layer)) };
     for (streams, layer, experts) in [(one, 0, [0, 3]), (two, 1, [1, 2]), (two, 2, [4, 5]), (one, 2, [0, 4])] {
         let routes = routes(&experts);
+        persist("load_on", || cache.load_on(streams, LayerId::new(layer), &routes).map(<[_]>::len));
+        // What comes true, late or not.
+        persist("hint", || cache.hint(LayerId::new(layer), &[ExpertId::new(5)], 104));
+        let routes = self::routes(&[experts[0], 5]);
         persist("load_on", || cache.load_on(streams, LayerId::new(layer), &routes).map(<[_]>::len));
     }
     for (streams, layer, experts) in [(two, 0, [1, 2, 4]), (one, 2, [1, 2, 3]), (two, 0, [4, 5, 1])] {
@@ -159,7 +164,7 @@ fn world(seed: u64) -> CudaWorld {
 #[test]
 fn whatever_call_of_the_driver_fails_once_a_further_try_goes_through_and_nothing_leaks() {
     let _watchdog = Watchdog::new("faults");
-    let file = file();
+    let file = file("one");
     let clean = world(1);
     live(&clean, &file, "no fault");
     clean.check_gone();
@@ -223,8 +228,7 @@ fn calls() -> Vec<&'static str> {
 #[test]
 fn a_device_that_is_lost_at_any_time_ends_every_call_in_an_error_and_gives_back_what_it_can() {
     let _watchdog = Watchdog::new("a lost device");
-    let file = file().with_extension("lost");
-    fs::write(&file, fs::read(self::file()).unwrap()).unwrap();
+    let file = file("lost");
     let mut lost = 0;
     for index in 0..60 {
         let world = world(index);

@@ -8,9 +8,9 @@ mod rig;
 
 use std::collections::BTreeMap;
 
-use ftcache::{Geometry, HostDevice};
+use ftcache::{Geometry, HintStats, HintTotal, HostDevice};
 use ftcache_testkit::Rng;
-use program::{geometry, overwrite_what_is_gathered, overwrite_what_was_staged, run, three_stable_slots};
+use program::{Extras, geometry, overwrite_what_is_gathered, overwrite_what_was_staged, run, three_stable_slots};
 use rig::{CudaWorld, Pinned, Rig};
 
 /// Calls of a program.
@@ -40,6 +40,10 @@ const FENCES: [(&str, &str); 14] = [
 /// Those of copies behind steps.
 const LATE_FENCES: [(&str, &str); 3] = [("late", "release"), ("late", "filled"), ("begin_chunk", "late")];
 
+/// Those of copies ahead of steps.
+const HINT_FENCES: [(&str, &str); 4] =
+    [("hints", "release"), ("hints", "filled"), ("load", "hint"), ("begin_chunk", "hint")];
+
 /// How many seeds are tried, unless `FTCACHE_SEEDS` says.
 fn seeds(most: u64) -> u64 {
     std::env::var("FTCACHE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(most)
@@ -52,46 +56,54 @@ fn world(seed: u64) -> CudaWorld {
 /// Programs with what chance rarely brings, behind those of the seeds.
 const DIRECTED: [u64; 2] = [u64::MAX - 1, u64::MAX];
 
-fn geometry_of(program: u64) -> Geometry {
-    if DIRECTED.contains(&program) { three_stable_slots() } else { geometry(&mut Rng::new(program)) }
+fn geometry_of(program: u64, extras: Extras) -> Geometry {
+    if DIRECTED.contains(&program) { three_stable_slots() } else { geometry(&mut Rng::new(program), extras) }
 }
 
-fn run_program(rig: &mut Rig, program: u64, later: bool) {
+fn run_program(rig: &mut Rig, program: u64, extras: Extras) {
     match DIRECTED.iter().position(|&directed| directed == program) {
-        None => run(rig, program, CALLS, later),
-        Some(0) => overwrite_what_is_gathered(rig, later),
+        None => run(rig, program, CALLS, extras),
+        Some(0) => overwrite_what_is_gathered(rig, extras),
         Some(_) => overwrite_what_was_staged(rig),
     }
 }
 
-fn emulated(seed: u64, world: &CudaWorld) -> Rig {
-    Rig::new(geometry_of(seed), Box::new(world.device()), Pinned::All)
+fn emulated(seed: u64, world: &CudaWorld, extras: Extras) -> Rig {
+    Rig::new(geometry_of(seed, extras), Box::new(world.device()), Pinned::All)
 }
 
-fn deferred(seed: u64, order: u64) -> Rig {
-    Rig::new(geometry_of(seed), Box::new(HostDevice::deferred(order)), Pinned::None)
+fn deferred(seed: u64, order: u64, extras: Extras) -> Rig {
+    Rig::new(geometry_of(seed, extras), Box::new(HostDevice::deferred(order)), Pinned::None)
+}
+
+/// Every second program has one extra, and every second the other.
+fn extras_of(seed: u64) -> Extras {
+    Extras { later: seed % 2 == 1, hints: seed / 2 % 2 == 1 }
 }
 
 #[test]
 fn decode_and_prefill_mixed_never_race() {
-    let mut landed = 0;
+    let (mut landed, mut hints) = (0, HintTotal::default());
     for seed in 0..seeds(10_000) {
-        let world = world(seed);
-        let mut rig = emulated(seed, &world);
-        run_program(&mut rig, seed, seed % 2 == 1);
+        let (world, extras) = (world(seed), extras_of(seed));
+        let mut rig = emulated(seed, &world, extras);
+        run_program(&mut rig, seed, extras);
         rig.check(&format!("seed {seed}"));
         landed += rig.cache.later_report().residency.landed;
+        hints += rig.cache.hint_total();
         drop(rig);
         world.check_gone();
     }
-    assert!(landed > 0, "copies behind steps are among it");
+    let HintStats { useful, late, wasted, .. } = hints.residency;
+    assert!(landed > 0 && useful > 0 && late > 0 && wasted > 0, "{landed} behind steps, and {hints:?}");
 }
 
 #[test]
 fn decode_and_prefill_mixed_are_right_in_every_order_of_the_host_device() {
     for seed in 0..seeds(2_000) {
-        let mut rig = deferred(seed, seed);
-        run_program(&mut rig, seed, seed % 2 == 1);
+        let extras = extras_of(seed);
+        let mut rig = deferred(seed, seed, extras);
+        run_program(&mut rig, seed, extras);
         rig.check(&format!("seed {seed}"));
     }
 }
@@ -114,16 +126,17 @@ fn check_all_seen(seen: &Seen, fences: &[(&'static str, &'static str)]) {
         assert!(seen.get(fence).is_some_and(|&(times, _)| times > 0), "{fence:?} can be left out: {seen:?}");
     }
     for fence in seen.keys() {
-        assert!(FENCES.contains(fence) || LATE_FENCES.contains(fence), "{fence:?} is not in the list");
+        let known = [&FENCES[..], &LATE_FENCES, &HINT_FENCES];
+        assert!(known.iter().any(|fences| fences.contains(fence)), "{fence:?} is not in the list");
     }
 }
 
 /// The waits of a program on the emulated driver, and the races there are with one of them left out.
-fn races(seed: u64, later: bool, left_out: Option<usize>) -> (Vec<(&'static str, &'static str)>, Vec<String>) {
+fn races(seed: u64, extras: Extras, left_out: Option<usize>) -> (Vec<(&'static str, &'static str)>, Vec<String>) {
     let world = world(seed);
-    let mut rig = emulated(seed, &world);
+    let mut rig = emulated(seed, &world, extras);
     rig.probe.get_mut().dropped_wait = left_out;
-    run_program(&mut rig, seed, later);
+    run_program(&mut rig, seed, extras);
     let device = world.emulated.as_ref().expect("it is emulated");
     let (waits, races) = (std::mem::take(&mut rig.probe.get_mut().waits), device.races());
     drop(rig);
@@ -133,12 +146,13 @@ fn races(seed: u64, later: bool, left_out: Option<usize>) -> (Vec<(&'static str,
 
 #[test]
 fn every_fence_that_is_left_out_is_a_race() {
-    for (later, fences) in [(false, &FENCES[..]), (true, &LATE_FENCES)] {
-        let mut seen = Seen::new();
+    let [none, later, hints] = [(false, false), (true, false), (false, true)];
+    for ((later, hints), fences) in [(none, &FENCES[..]), (later, &LATE_FENCES), (hints, &HINT_FENCES)] {
+        let (mut seen, extras) = (Seen::new(), Extras { later, hints });
         for seed in (0..PROGRAMS).chain(DIRECTED) {
-            let (waits, none) = races(seed, later, None);
+            let (waits, none) = races(seed, extras, None);
             assert_eq!(none, [""; 0], "seed {seed}");
-            leave_out(&mut seen, waits, |index| !races(seed, later, Some(index)).1.is_empty());
+            leave_out(&mut seen, waits, |index| !races(seed, extras, Some(index)).1.is_empty());
         }
         check_all_seen(&seen, fences);
     }
@@ -146,20 +160,22 @@ fn every_fence_that_is_left_out_is_a_race() {
 
 #[test]
 fn every_fence_that_is_left_out_is_a_wrong_byte_in_some_order() {
-    let mut seen = Seen::new();
-    for seed in (0..PROGRAMS).chain(DIRECTED) {
-        let mut whole = deferred(seed, 0);
-        run_program(&mut whole, seed, false);
-        whole.check(&format!("seed {seed}"));
-        let waits = whole.probe.get().waits.clone();
-        leave_out(&mut seen, waits, |index| {
-            (0..8).any(|order| {
-                let mut rig = deferred(seed, order);
-                rig.probe.get_mut().dropped_wait = Some(index);
-                run_program(&mut rig, seed, false);
-                rig.looks_wrong().is_some() || rig.slots_wrong().is_some()
-            })
-        });
+    for (hints, fences) in [(false, &FENCES[..]), (true, &HINT_FENCES)] {
+        let (mut seen, extras) = (Seen::new(), Extras { later: false, hints });
+        for seed in (0..PROGRAMS).chain(DIRECTED) {
+            let mut whole = deferred(seed, 0, extras);
+            run_program(&mut whole, seed, extras);
+            whole.check(&format!("seed {seed}"));
+            let waits = whole.probe.get().waits.clone();
+            leave_out(&mut seen, waits, |index| {
+                (0..8).any(|order| {
+                    let mut rig = deferred(seed, order, extras);
+                    rig.probe.get_mut().dropped_wait = Some(index);
+                    run_program(&mut rig, seed, extras);
+                    rig.looks_wrong().is_some() || rig.slots_wrong().is_some()
+                })
+            });
+        }
+        check_all_seen(&seen, fences);
     }
-    check_all_seen(&seen, &FENCES);
 }

@@ -15,6 +15,7 @@ mod answers;
 mod boundaries;
 mod eviction;
 mod flights;
+mod hints;
 mod hybrid;
 mod lost_flights;
 mod parts;

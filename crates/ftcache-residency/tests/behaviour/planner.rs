@@ -16,6 +16,7 @@ fn check_alike(planner: &Planner, cache: &Cache) {
     assert_eq!(planner.cache().digest(), cache.digest());
     assert_eq!(planner.cache().total_stats(), cache.total_stats());
     assert_eq!(planner.cache().late_stats(), cache.late_stats());
+    assert_eq!(planner.cache().total_hint_stats(), cache.total_hint_stats());
     assert_eq!(planner.cache().chunk_total(), cache.chunk_total());
 }
 
@@ -25,6 +26,7 @@ fn run(seed: u64) {
     let mut cache = borrowing(6, 4, 12);
     let mut planner = Planner::new(borrowing(6, 4, 12));
     let (mut plan, mut late, mut stage) = (Plan::new(), LatePlan::new(), StagePlan::new());
+    let mut hint = LatePlan::new();
     for _ in 0..80 {
         let carried_out = rng.chance(3, 4);
         let end = |planner: &mut Planner| if carried_out { planner.commit() } else { planner.abort() }.unwrap();
@@ -68,6 +70,19 @@ fn run(seed: u64) {
                 let landed = planner.cache_mut().unwrap().land(late.flight());
                 assert_eq!(landed, cache.land(late.flight()));
             }
+            let (next, most) = (layer(rng.below(6) as u32), rng.below(3) as usize);
+            let hinted = cache.hint(&plan, next, &routes, most, &mut hint).unwrap();
+            if carried_out {
+                hinted.commit()
+            } else {
+                hinted.abort()
+            }
+            assert_eq!(planner.hint(next, &routes, most).unwrap().copies(), hint.copies());
+            assert_eq!(planner.hint_plan().hint(), hint.hint());
+            end(&mut planner);
+            if rng.chance(1, 2) {
+                assert_eq!(planner.cache_mut().unwrap().land(hint.flight()), cache.land(hint.flight()));
+            }
         }
         check_alike(&planner, &cache);
     }
@@ -94,6 +109,7 @@ fn an_open_plan_keeps_everything_else_out() {
     assert_eq!(planner.admit(layer(1), &ids(&[0])).err(), Some(refused));
     assert_eq!(planner.admit_ids(layer(1), [0], None).err(), Some(refused));
     assert_eq!(planner.fetch_later(1).err(), Some(refused));
+    assert_eq!(planner.hint(layer(1), &[], 1).err(), Some(refused));
     assert_eq!(planner.prefetch(layer(0)).err(), Some(refused));
     assert_eq!(planner.materialize(layer(0)).err(), Some(refused));
     assert_eq!(planner.bring_back(&residents, 7).err(), Some(refused));

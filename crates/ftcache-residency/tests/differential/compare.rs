@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use ftcache_policy::{ExpertId, LayerId, PoolId, SlotId};
-use ftcache_residency::{Absence, Cache, EnsureError, LateStats, PinError, Plan, Run, StageError, StagePlan};
+use ftcache_residency::{
+    Absence, Cache, EnsureError, HintStats, LateStats, PinError, Plan, Run, StageError, StagePlan,
+};
 use ftcache_testkit::reference::{self, Answer, Cause, Reference, Refusal, Step};
 
 pub(crate) type Outcome = Result<(), String>;
@@ -210,6 +212,7 @@ pub(crate) fn same_state(cache: &Cache, model: &Reference, pools: &[Option<u32>]
                 routed: cache.routed(id, ours),
                 is_pinned: cache.is_pinned(id, ours),
                 is_in_flight: cache.is_in_flight(id, ours),
+                is_hinted: cache.is_hinted(id, ours),
             };
             let wanted = Expert {
                 slot: places[flat],
@@ -218,6 +221,7 @@ pub(crate) fn same_state(cache: &Cache, model: &Reference, pools: &[Option<u32>]
                 routed: model.route_count(layer, expert),
                 is_pinned: model.is_pinned(layer, expert),
                 is_in_flight: cause == Some(Cause::InFlight),
+                is_hinted: model.is_hinted(layer, expert),
             };
             if ours != wanted {
                 return differ(format!("layer {layer} expert {expert}: {ours:?}"), wanted);
@@ -237,6 +241,11 @@ fn same_flights(cache: &Cache, model: &Reference) -> Outcome {
     for pool in 0..cache.pool_count() as u32 {
         same("slots in flight", cache.in_flight_count(PoolId::new(pool)) as usize, model.in_flight_count(pool))?;
     }
+    for layer in 0..cache.layer_count() as u32 {
+        let HintStats { started, evictions, useful, late, wasted } = cache.hint_stats(LayerId::new(layer));
+        let ours = reference::HintStats { started, evictions, useful, late, wasted };
+        same("what became of hinted rows", ours, model.hint_stats(layer))?;
+    }
     let LateStats { queued, evictions, landed, lost } = cache.late_stats();
     same("what became of late rows", reference::LateStats { queued, evictions, landed, lost }, model.late_stats())
 }
@@ -250,6 +259,7 @@ struct Expert {
     routed: u64,
     is_pinned: bool,
     is_in_flight: bool,
+    is_hinted: bool,
 }
 
 pub(crate) const PHASES: [(ftcache_residency::Phase, reference::Phase); 3] = [

@@ -42,6 +42,7 @@ struct Switches {
     strays: bool,
     hybrid: bool,
     flights: bool,
+    hints: bool,
     plain: bool,
     phases: bool,
     tokens: bool,
@@ -66,6 +67,7 @@ impl Switches {
             strays: half(),
             hybrid: half(),
             flights: false,
+            hints: half(),
             plain: half(),
             phases: half(),
             tokens: half(),
@@ -170,6 +172,12 @@ impl Draw<'_> {
             },
             17 if self.on.flights => self.fetch_later(),
             18..=22 if self.on.flights => self.land(),
+            23..=26 if self.on.hints => self.hint(layer),
+            27 | 28 if self.on.hints => self.land(),
+            29 if self.on.hints => {
+                let back = self.rng.below(4) as usize;
+                Operation::CancelHint(self.rng.chance(3, 4).then_some(back))
+            }
             _ => {
                 let step = self.step(layer);
                 if self.on.flights {
@@ -217,15 +225,39 @@ impl Draw<'_> {
         }
     }
 
-    fn fetch_later(&mut self) -> Operation {
-        let widest = one_of(self.rng, &[1, 3, 12, 90]);
-        let most = if self.rng.chance(1, 16) { 0 } else { 1 + self.rng.below(widest) as usize };
-        let end = match self.rng.below(12) {
+    /// A hint, and often the step that it is for.
+    fn hint(&mut self, layer: u32) -> Operation {
+        let mut experts = self.routes();
+        experts.truncate(1 + self.rng.below(12) as usize);
+        let widest = one_of(self.rng, &[2, 4, 90]);
+        let (most, end) = (self.rng.below(widest) as usize, self.late_end());
+        if self.rng.chance(1, 2) {
+            let landing = self.rng.chance(1, 2).then(|| self.land());
+            self.soon.extend(landing);
+            let mut step = self.step(layer);
+            if let Operation::Ensure(step, _) = &mut step
+                && self.rng.chance(2, 3)
+            {
+                step.routes.extend(experts.iter().take(2));
+            }
+            self.soon.push_back(step);
+        }
+        Operation::Hint { layer, experts, most, end }
+    }
+
+    fn late_end(&mut self) -> LateEnd {
+        match self.rng.below(12) {
             0 if self.on.aborts => LateEnd::Abort,
             1 if self.on.aborts => LateEnd::Drop,
             2 if self.on.aborts => LateEnd::Fail,
             _ => LateEnd::Commit,
-        };
+        }
+    }
+
+    fn fetch_later(&mut self) -> Operation {
+        let widest = one_of(self.rng, &[1, 3, 12, 90]);
+        let most = if self.rng.chance(1, 16) { 0 } else { 1 + self.rng.below(widest) as usize };
+        let end = self.late_end();
         Operation::FetchLater { most, end }
     }
 

@@ -1,6 +1,7 @@
-//! Fetches behind hybrid steps, and their landing.
+//! Fetches behind hybrid steps and ahead of steps, and their landing.
 
-use ftcache_residency::{LateError, LatePlan};
+use ftcache_policy::{ExpertId, LayerId};
+use ftcache_residency::{HintAnswer, LateError, LatePlan};
 use ftcache_testkit::reference::{Answer, LateAnswer, Refusal, Step};
 
 use crate::compare::{self, Outcome, differ, same};
@@ -10,6 +11,7 @@ use crate::pair::Pair;
 #[derive(Debug, Default)]
 pub(crate) struct Flights {
     plan: LatePlan,
+    hint: LatePlan,
     /// What the pair's plan was for.
     last: Option<(Step, Answer)>,
     /// Every number there was, and whether it has not landed.
@@ -63,6 +65,53 @@ impl Pair {
         let copies = plan.copies().iter().map(|copy| (copy.slot.get(), copy.row.get())).collect();
         same("late copies", &copies, &wanted.copies)?;
         compare::same_runs(plan.runs(), &wanted.copies)
+    }
+
+    pub(crate) fn hint(&mut self, layer: u32, experts: &[u32], most: usize, end: LateEnd) -> Outcome {
+        let ids: Vec<ExpertId> = experts.iter().copied().map(ExpertId::new).collect();
+        let used = self.plan.slots().iter().filter(|slot| slot.is_slot());
+        let used = used.map(|slot| (self.plan.pool().get(), slot.get())).collect();
+        let wanted = self.model.hint((&used, self.plan.layer().get()), layer, experts, most);
+        let ours = self.cache.hint(&self.plan, LayerId::new(layer), &ids, most, &mut self.flights.hint);
+        let ours = ours.map(|ticket| match end {
+            LateEnd::Commit => ticket.commit(),
+            LateEnd::Fail => ticket.fail(),
+            LateEnd::Abort => ticket.abort(),
+            LateEnd::Drop => drop(ticket),
+        });
+        match (ours, wanted) {
+            (Ok(()), Ok(hint)) => {
+                let plan = &self.flights.hint;
+                let copies = plan.copies().iter().map(|copy| (copy.slot.get(), copy.row.get())).collect();
+                same("flight", plan.flight(), hint.flight)?;
+                same("hinted copies", &copies, &hint.copies)?;
+                compare::same_runs(plan.runs(), &hint.copies)?;
+                let pool = self.pool_of_layer[layer as usize].expect("it was hinted at");
+                same("layer and pool", (plan.layer().get(), plan.pool().get()), (layer, pool))?;
+                let (started, present) = (hint.copies.len(), hint.present);
+                let (over_budget, no_slot) = (hint.over_budget, hint.no_slot);
+                let answer = HintAnswer { present, started, over_budget, no_slot };
+                same("what the hint came to", plan.hint(), Some(answer))?;
+                self.flights.numbers.push((hint.flight, !hint.copies.is_empty()));
+                match end {
+                    LateEnd::Commit => self.model.open_hint(&hint),
+                    LateEnd::Fail => self.model.fail_hint(&hint),
+                    LateEnd::Abort | LateEnd::Drop => self.model.abort_hint(&hint),
+                }
+                Ok(())
+            }
+            (Err(error), Err(refusal)) => compare::same_error(error, refusal, layer, experts, &self.model),
+            (ours, wanted) => differ(ours, wanted),
+        }
+    }
+
+    pub(crate) fn cancel_hint(&mut self, back: Option<usize>) -> Outcome {
+        let Some(back) = back else {
+            return same("rows of all hints", self.cache.cancel_hints(), self.model.cancel_hint(0));
+        };
+        let numbers = &self.flights.numbers;
+        let hint = numbers.iter().rev().nth(back).map_or(u64::MAX, |&(number, _)| number);
+        same("rows of a hint", self.cache.cancel_hint(hint), self.model.cancel_hint(hint))
     }
 
     pub(crate) fn land(&mut self, back: usize, is_up: bool) -> Outcome {

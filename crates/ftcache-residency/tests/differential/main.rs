@@ -108,7 +108,7 @@ fn check_seeds(seeds: Range<u64>, eviction: Eviction, count: usize) {
 
 #[test]
 fn the_cache_does_what_the_model_does() {
-    check_seeds(0..2_000, Eviction::Lru, COUNT);
+    check_seeds(0..4_000, Eviction::Lru, COUNT);
 }
 
 #[test]

@@ -47,6 +47,15 @@ pub(crate) enum Operation {
         most: usize,
         end: LateEnd,
     },
+    /// Hints at experts of a layer.
+    Hint {
+        layer: u32,
+        experts: Vec<u32>,
+        most: usize,
+        end: LateEnd,
+    },
+    /// Cancels a hint, counted back from the last flight there was; or all.
+    CancelHint(Option<usize>),
     /// Lands a flight, counted back from the last there was, or from the last that has not landed; or, beyond the
     /// first, one that there never was.
     Land {

@@ -79,6 +79,8 @@ impl Pair {
             Operation::Ensure(step, end) => self.ensure(step, *end)?,
             Operation::Parts { step, ends, accepted } => self.in_parts(step, ends, accepted.as_deref())?,
             Operation::FetchLater { most, end } => self.fetch_later(*most, *end)?,
+            Operation::Hint { layer, experts, most, end } => self.hint(*layer, experts, *most, *end)?,
+            Operation::CancelHint(back) => self.cancel_hint(*back)?,
             Operation::Land { back, is_up } => self.land(*back, *is_up)?,
             Operation::Accept { layer, accepted } => self.accept(*layer, accepted)?,
             Operation::Pin { experts, unpinned } => {
@@ -149,6 +151,7 @@ impl Pair {
                 (self.cache, self.model) = empty(self.expert_count, pool_of_layer, pool_sizes, self.eviction);
                 self.has_new_pools(pool_of_layer);
                 self.generation = 0;
+                self.plan = Plan::new();
                 self.flights = Flights::default();
             }
             Operation::BringBack(end) => self.bring_back(*end)?,
@@ -179,6 +182,10 @@ impl Pair {
         let routes: Vec<ExpertId> = step.routes.iter().copied().map(ExpertId::new).collect();
         let ours = self.cache.ensure(our_step(step), &routes, &mut self.plan).map(|ticket| end!(ticket, end));
         let wanted = self.model.admit(step);
+        let awaits = wanted
+            .as_ref()
+            .ok()
+            .and_then(|answer| self.model.awaits(step.layer, &answer.slots, !answer.copies.is_empty()));
         match (ours, wanted) {
             (Ok(()), Ok(answer)) => {
                 if end == End::Commit {
@@ -188,6 +195,7 @@ impl Pair {
                 }
                 self.flights.admitted(step, &answer);
                 let pool = self.pool_of_layer[step.layer as usize].expect("the step was admitted");
+                same("flight that is awaited", self.plan.awaits(), awaits)?;
                 compare::same_plan(&self.plan, step, pool, &answer, &self.slots, self.expert_count)
             }
             (Err(error), Err(refusal)) => compare::same_error(error, refusal, step.layer, &step.routes, &self.model),
@@ -276,8 +284,8 @@ impl Pair {
             }
             (Err(SnapshotError::ChunkOpen), Err(Refusal::ChunkOpen)) => Ok(()),
             (Err(SnapshotError::NotEmpty { resident_count }), Err(Refusal::NotEmpty)) => {
-                let in_flight = (0..self.slots.len() as u32).map(|pool| self.model.in_flight_count(pool));
-                same("residents", resident_count, self.model.export().len() + in_flight.sum::<usize>())
+                let in_use = self.slots.iter().flatten().filter(|(stamp, _)| *stamp > 0).count();
+                same("slots in use", resident_count, in_use)
             }
             (Err(SnapshotError::LastStep(error)), Err(refusal)) => {
                 compare::same_error(error, refusal, 0, &[], &self.model)

@@ -92,7 +92,7 @@ impl Pair {
     fn land_nowhere(&self, model: &mut Reference, layer: u32) {
         let Some(&Some(pool)) = self.pool_of_layer.get(layer as usize) else { return };
         for slot in 0..self.slots[pool as usize].len() as u32 {
-            if self.model.is_slot_in_flight(pool, slot) {
+            if self.model.is_slot_in_flight(pool, slot) && self.model.owner(pool, slot).is_none() {
                 assert_eq!(model.forget(pool, slot), None, "nobody is in it");
             }
         }
@@ -106,8 +106,8 @@ impl Pair {
         ours
     }
 
-    /// Whether parts are what they must be. Returns the distinct experts that are in no slot, ascending; rows on their way
-    /// take none, and are in the first part.
+    /// Whether parts are what they must be. Returns the distinct experts that are in no slot and not on their way,
+    /// ascending. Rows on their way are in the first part.
     fn same_parts(&self, step: &Step, parts: &[Step]) -> Result<Vec<u32>, String> {
         let present =
             |routes: &[u32]| routes.iter().copied().filter(|&route| route != ABSENT).collect::<BTreeSet<u32>>();
@@ -132,24 +132,27 @@ impl Pair {
             fetched.extend(experts.into_iter().filter(is_missing));
         }
         same("experts of all parts", &seen, &present(&step.routes))?;
-        let missing: Vec<u32> = seen.into_iter().filter(|expert| !is_resident(expert)).collect();
-        let fetchable = missing.iter().copied().filter(|&expert| !self.model.is_in_flight(step.layer, expert));
-        same("misses, part by part", &fetched, &fetchable.collect())?;
+        let is_missing = |expert: &u32| !is_resident(expert) && !self.model.is_in_flight(step.layer, *expert);
+        let missing: Vec<u32> = seen.into_iter().filter(is_missing).collect();
+        same("misses, part by part", &fetched, &missing)?;
         Ok(missing)
     }
 
-    /// Whether slots are lacking at all: those neither pinned, in flight nor under buffers, but for one to each miss
+    /// Whether slots are lacking at all: those neither pinned, in flight behind a step nor under buffers, but for one to each miss
     /// that is to be pinned.
     fn same_lack_of_room(&self, step: &Step) -> Outcome {
         let pool = self.pool_of_layer[step.layer as usize].expect("the layer has slots");
         let is_open = |(slot, (_, owner)): (u32, &Slot)| {
             let is_pinned = owner.is_some_and(|(layer, expert)| self.model.is_pinned(layer, expert));
-            slot >= self.model.withheld(pool) && !is_pinned && !self.model.is_slot_in_flight(pool, slot)
+            let is_flown = self.model.is_slot_in_flight(pool, slot) && !self.model.is_lent(pool, slot);
+            slot >= self.model.withheld(pool) && !is_pinned && !is_flown
         };
         let open = (0..).zip(&self.slots[pool as usize]).filter(|slot| is_open(*slot)).count();
         let to_be_pinned = |expert: &&u32| {
             let is_here = self.model.slot_of(step.layer, **expert).is_some();
-            let is_missing = !is_here && !self.model.is_in_flight(step.layer, **expert);
+            // A plain step takes what comes by a hint.
+            let is_plain = step.misses == Misses::Fetched;
+            let is_missing = !is_here && (is_plain || !self.model.is_in_flight(step.layer, **expert));
             is_missing && self.model.is_pinned(step.layer, **expert)
         };
         let pinned = step.routes.iter().collect::<BTreeSet<_>>().into_iter().filter(to_be_pinned).count();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{ABSENT, Answer, CPU, Cause, Expert, Reference, Refusal, Slot, Step};
+use super::{ABSENT, Answer, Cause, Expert, Reference, Refusal, Slot, Step};
 
 /// Rows to copy behind a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,8 +18,12 @@ pub struct LateAnswer {
 /// A slot in flight, and whose row is on its way: nobody's any more if it was forgotten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Flown {
-    flight: u64,
-    expert: Option<Expert>,
+    pub(super) flight: u64,
+    pub(super) expert: Option<Expert>,
+    /// Whether a hint brings it.
+    pub(super) is_hinted: bool,
+    /// Whether its expert is in the slot for all that.
+    pub(super) is_boarded: bool,
 }
 
 /// What became of rows behind steps.
@@ -52,23 +56,32 @@ impl Reference {
         }
         self.offered = None;
         let (layer, pool) = (step.layer, self.pool_of(step.layer)?);
-        let is_slot = |slot: &u32| ![CPU, ABSENT].contains(slot);
-        let used: BTreeSet<u32> = answer.slots.iter().copied().filter(is_slot).collect();
+        let routed = step.routes.iter().filter(|&&route| route != ABSENT);
+        let used: BTreeSet<u32> = routed.filter_map(|&expert| self.slot_of(layer, expert)).collect();
         let mut victims: Vec<u32> = (0..self.pools[pool as usize].len() as u32).collect();
         victims.retain(|slot| self.is_open(pool, *slot) && !used.contains(slot));
         self.sort_victims(pool, layer, &mut victims);
 
         self.flights += 1;
         let mut late = LateAnswer { flight: self.flights, copies: Vec::new(), layer, pool };
-        for (&slot, &expert) in victims.iter().zip(&answer.left).take(most) {
+        // A hint may have brought some since, or begun to.
+        let left: Vec<u32> = answer
+            .left
+            .iter()
+            .copied()
+            .filter(|&expert| self.cause(layer, expert).is_some_and(|cause| cause != Cause::InFlight))
+            .collect();
+        for (&slot, &expert) in victims.iter().zip(&left).take(most) {
             if self.free(pool, slot, Cause::Capacity).is_some() {
                 self.late.evictions += 1;
             }
             self.late.queued += 1;
             self.pools[pool as usize][slot as usize].stamp = self.step;
-            self.in_flight.insert((pool, slot), Flown { flight: late.flight, expert: Some((layer, expert)) });
-            self.causes.insert((layer, expert), Cause::InFlight);
-            late.copies.push((slot, expert));
+            let (flight, expert) = (late.flight, (layer, expert));
+            let flown = Flown { flight, expert: Some(expert), is_hinted: false, is_boarded: false };
+            self.in_flight.insert((pool, slot), flown);
+            self.causes.insert(expert, Cause::InFlight);
+            late.copies.push((slot, expert.1));
         }
         Ok(late)
     }
@@ -92,7 +105,8 @@ impl Reference {
     /// their slots free. Says how many are resident.
     pub fn land(&mut self, flight: u64) -> usize {
         self.assert_closed();
-        let mut landed = 0;
+        self.has_landed(flight);
+        let (mut landed, mut late) = (0, 0);
         for ((pool, slot), flown) in self.in_flight.clone() {
             if flown.flight != flight {
                 continue;
@@ -102,15 +116,21 @@ impl Reference {
             if let Some(expert) = flown.expert {
                 self.place(pool, slot, expert, stamp);
                 landed += 1;
+                late += u64::from(!flown.is_hinted);
             }
         }
-        self.late.landed += landed as u64;
+        self.late.landed += late;
         landed
     }
 
     /// Whether an expert's row is on its way.
     pub fn is_in_flight(&self, layer: u32, expert: u32) -> bool {
-        self.in_flight.values().any(|flown| flown.expert == Some((layer, expert)))
+        self.in_flight.values().any(|flown| !flown.is_boarded && flown.expert == Some((layer, expert)))
+    }
+
+    /// Whether that row comes by a hint, so that a plain step may wait for it.
+    pub(super) fn is_in_flight_by_hint(&self, layer: u32, expert: u32) -> bool {
+        self.in_flight.values().any(|flown| flown.is_hinted && flown.expert == Some((layer, expert)))
     }
 
     /// Whether a row is on its way to a slot, whoever it was for.
@@ -133,17 +153,23 @@ impl Reference {
         slot >= self.withheld(pool) && !self.is_kept(pool, slot)
     }
 
-    /// Whether a slot is kept by a mark on its expert, or by a row on its way.
+    /// Whether a slot is kept by a mark on its expert, by a row on its way or by a hint.
     pub(super) fn is_kept(&self, pool: u32, slot: u32) -> bool {
         let is_marked = self.owner(pool, slot).is_some_and(|owner| self.pinned.contains(&owner));
-        is_marked || self.is_slot_in_flight(pool, slot)
+        is_marked || self.is_slot_in_flight(pool, slot) || self.is_held(pool, slot)
     }
 
     /// Takes the row on its way to a slot from its expert. The slot waits for it.
     pub(super) fn lose(&mut self, pool: u32, slot: u32, cause: Cause) {
         let Some(flown) = self.in_flight.get_mut(&(pool, slot)) else { return };
-        if let Some(expert) = flown.expert.take() {
-            self.causes.insert(expert, cause);
+        let Some(expert) = flown.expert.take() else { return };
+        let is_hinted = flown.is_hinted;
+        flown.is_boarded = false;
+        self.pools[pool as usize][slot as usize].owner = None;
+        self.causes.insert(expert, cause);
+        if is_hinted {
+            self.lose_hinted(pool, slot);
+        } else {
             self.late.lost += 1;
         }
     }
@@ -180,15 +206,17 @@ impl Reference {
         let mut seen = BTreeSet::new();
         for (&(pool, slot), flown) in &self.in_flight {
             let here = self.pools[pool as usize][slot as usize];
-            assert!(here.owner.is_none() && here.stamp > 0, "pool {pool} slot {slot}: in flight and in use");
+            let owner = flown.expert.filter(|_| flown.is_boarded);
+            assert!(here.owner == owner && here.stamp > 0, "pool {pool} slot {slot}: in flight and in use");
             assert!(slot >= self.withheld(pool), "pool {pool} slot {slot}: in flight and withheld");
-            let Some((layer, expert)) = flown.expert else { continue };
+            let Some((layer, expert)) = flown.expert.filter(|_| !flown.is_boarded) else { continue };
             assert!(seen.insert((layer, expert)), "{layer} {expert}: twice on its way");
             assert_eq!(self.cause(layer, expert), Some(Cause::InFlight), "{layer} {expert}: on its way, and not said");
         }
         let said = self.causes.values().filter(|&&cause| cause == Cause::InFlight).count();
         assert_eq!(said, seen.len(), "experts that are said to be on their way");
         let LateStats { queued, landed, lost, .. } = self.late;
-        assert_eq!(queued, landed + lost + seen.len() as u64, "what became of rows");
+        let up = self.in_flight.values().filter(|flown| flown.expert.is_some() && !flown.is_hinted).count();
+        assert_eq!(queued, landed + lost + up as u64, "what became of rows");
     }
 }

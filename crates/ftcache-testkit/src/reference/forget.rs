@@ -16,8 +16,9 @@ impl Reference {
 
     /// Frees every slot of a layer, and says how many that were. Its rows on their way are nobody's.
     pub fn forget_layer(&mut self, layer: u32) -> usize {
+        let freed = self.free_all_of(|(of, _)| of == layer);
         self.lose_all_of(layer, Cause::Freed);
-        self.free_all_of(|(of, _)| of == layer)
+        freed
     }
 
     /// Frees every slot, and takes every row on its way from its expert. Marks, counts and the step counter stay.

@@ -6,12 +6,14 @@
 //!
 //! A step is asked for with [`Reference::admit`], which decides an [`Answer`] and leaves it open until
 //! [`commit`](Reference::commit) or [`abort`](Reference::abort). This file is the state and what can be read of it;
-//! `step.rs` admits, `verify.rs` accepts, `flight.rs` fetches behind a step, `forget.rs` frees and pins, `chunk.rs`
-//! stages, `rebuild.rs` starts over, `scores.rs` says what a resident is worth where it is not its stamp.
+//! `step.rs` admits, `verify.rs` accepts, `flight.rs` fetches behind a step, `hint.rs` ahead of one, `forget.rs` frees
+//! and pins, `chunk.rs` stages, `rebuild.rs` starts over, `scores.rs` says what a resident is worth where it is not its
+//! stamp.
 
 mod chunk;
 mod flight;
 mod forget;
+mod hint;
 mod rebuild;
 mod scores;
 mod stats;
@@ -24,6 +26,7 @@ use ftcache_policy::{Carried, Eviction};
 
 pub use chunk::{Buffers, StagePlan};
 pub use flight::{LateAnswer, LateStats};
+pub use hint::{HintAnswer, HintStats};
 pub use rebuild::{Moved, Placed};
 pub use scores::Scores;
 pub use stats::{Cause, Stats};
@@ -119,6 +122,8 @@ pub struct Reference {
     /// Flights there have been.
     flights: u64,
     late: LateStats,
+    /// What hints named and came to.
+    hints: hint::Hints,
     /// The hybrid step that was the last thing to happen.
     offered: Option<u64>,
     chunk: Option<chunk::Chunk>,
@@ -165,6 +170,7 @@ impl Reference {
             in_flight: BTreeMap::new(),
             flights: 0,
             late: LateStats::default(),
+            hints: hint::Hints::default(),
             offered: None,
             chunk: None,
             scores: None,
@@ -283,6 +289,7 @@ impl Reference {
             }
         }
         self.check_flights();
+        self.check_hints();
     }
 
     /// The pool of a layer that exists and has one.
@@ -380,9 +387,11 @@ impl Reference {
     /// Frees a slot, and says who lost it. One in flight stays so, and its row is nobody's.
     fn free(&mut self, pool: u32, slot: u32, cause: Cause) -> Option<Expert> {
         if self.is_slot_in_flight(pool, slot) {
+            let boarded = self.owner(pool, slot);
             self.lose(pool, slot, cause);
-            return None;
+            return boarded;
         }
+        self.lose_hinted(pool, slot);
         let place = &mut self.pools[pool as usize][slot as usize];
         let old = place.owner;
         *place = Slot::default();

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::hint::Hints;
 use super::{Cause, LAST_STEP, Open, Reference, Refusal, Slot};
 
 /// An expert that kept its row through a rebuild.
@@ -59,6 +60,7 @@ impl Reference {
             self.free(pool, slot, Cause::Freed);
         }
         self.forget_flights();
+        self.hints = Hints::default();
         self.offered = None;
         self.stats.clear();
         self.verified.clear();

@@ -153,16 +153,20 @@ impl Reference {
             return Ok(answer);
         }
         let is_in_flight = |route: &u32| *route != ABSENT && self.is_in_flight(layer, *route);
-        let waits_for = step.routes.iter().position(is_in_flight).filter(|_| step.misses == Misses::Fetched);
+        let is_behind_a_step = |route: &u32| is_in_flight(route) && !self.is_in_flight_by_hint(layer, *route);
+        let waits_for = step.routes.iter().position(is_behind_a_step).filter(|_| step.misses == Misses::Fetched);
         if let Some(index) = waits_for {
             return Err(Refusal::InFlight(index));
         }
         self.check_counter()?;
 
+        self.make_way(step, pool)?;
+
         let distinct: BTreeSet<u32> = step.routes.iter().copied().filter(|&route| route != ABSENT).collect();
         let hit_slots: BTreeSet<u32> = distinct.iter().filter_map(|&expert| self.slot_of(layer, expert)).collect();
         let missing = distinct.iter().copied().filter(|&expert| self.slot_of(layer, expert).is_none());
-        let (in_flight, mut missing): (Vec<u32>, Vec<u32>) = missing.partition(is_in_flight);
+        let (in_flight, mut missing): (Vec<u32>, Vec<u32>) =
+            missing.partition(|&expert| self.is_in_flight(layer, expert));
         let slot_count = self.pools[pool as usize].len();
         let withheld = self.withheld(pool);
         let is_victim = |&slot: &u32| self.is_open(pool, slot) && !hit_slots.contains(&slot);
@@ -266,6 +270,7 @@ impl Reference {
             self.causes.insert((layer, expert), Cause::OnCpu);
         }
 
+        self.is_behind(self.awaits(layer, &answer.slots, !answer.copies.is_empty()));
         let is_hybrid = step.misses != Misses::Fetched;
         if is_hybrid {
             self.offered = Some(answer.step);

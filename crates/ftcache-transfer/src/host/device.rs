@@ -133,7 +133,8 @@ unsafe impl Device for HostDevice {
         self.check_stream(stream)?;
         let record = self.next_record;
         self.next_record += 1;
-        self.events.insert(event.0, record);
+        // Inserted, it could make the map grow, though it is there.
+        *self.events.get_mut(&event.0).expect("it was looked for") = record;
         self.unreached.insert(record);
         self.enqueue(stream, Operation::Record(record))
     }

@@ -21,8 +21,9 @@ pub(crate) struct Notes {
     /// Each event and its name.
     events: Vec<(u64, &'static str)>,
     named: usize,
-    /// The stream of what is copied behind steps.
+    /// The streams of what is copied behind steps, and ahead of them.
     late: Option<Stream>,
+    hints: Option<Stream>,
     /// Events that have not been given back.
     pub(crate) live_events: usize,
     /// Of each wait between streams, the call and the event.
@@ -69,8 +70,10 @@ impl Notes {
 
     /// The name of the next event that is made.
     fn next_name(&mut self) -> &'static str {
-        if self.call == "set_later" {
-            return "late";
+        match self.call {
+            "set_later" => return "late",
+            "set_hints" => return "hint",
+            _ => {}
         }
         let at = self.named;
         self.named += 1;
@@ -115,6 +118,7 @@ impl Probe {
             events: Vec::new(),
             named: 0,
             late: None,
+            hints: None,
             live_events: 0,
             waits: Vec::new(),
             dropped_wait: None,
@@ -213,8 +217,10 @@ unsafe impl Device for Probe {
     fn create_stream(&mut self) -> Result<Stream, DeviceError> {
         let mut notes = self.get_mut();
         let stream = notes.inner.create_stream()?;
-        if notes.call == "set_later" {
-            notes.late.get_or_insert(stream);
+        match notes.call {
+            "set_later" => drop(notes.late.get_or_insert(stream)),
+            "set_hints" => drop(notes.hints.get_or_insert(stream)),
+            _ => {}
         }
         Ok(stream)
     }
@@ -248,7 +254,11 @@ unsafe impl Device for Probe {
 
     fn wait(&mut self, stream: Stream, event: Event) -> Result<(), DeviceError> {
         let mut notes = self.enqueue();
-        let call = if notes.late == Some(stream) { "late" } else { notes.call };
+        let call = match stream {
+            stream if notes.late == Some(stream) => "late",
+            stream if notes.hints == Some(stream) => "hints",
+            _ => notes.call,
+        };
         let wait = (call, notes.name_of(event));
         notes.waits.push(wait);
         if notes.dropped_wait == Some(notes.waits.len() - 1) { Ok(()) } else { notes.inner.wait(stream, event) }

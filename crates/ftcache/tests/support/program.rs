@@ -8,10 +8,19 @@ use ftcache::{
 };
 use ftcache_testkit::Rng;
 
-use crate::rig::{Layout, Rig, layer, padded, tagged_model};
+use crate::rig::{Layout, Rig, experts, layer, padded, tagged_model};
+
+/// What a cache of a program does beside its steps and chunks.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Extras {
+    /// Hybrid steps fetch behind them.
+    pub(crate) later: bool,
+    /// Hints are given, and slots are few.
+    pub(crate) hints: bool,
+}
 
 /// A small geometry of one layout or of two.
-pub(crate) fn geometry(rng: &mut Rng) -> Geometry {
+pub(crate) fn geometry(rng: &mut Rng, extras: Extras) -> Geometry {
     let (wide, narrow): (Layout, Layout) = (("wide", &[12, 2]), ("narrow", &[6, 0, 3]));
     let layers: &[Layout] = match rng.below(3) {
         0 => &[wide, wide, wide],
@@ -21,7 +30,11 @@ pub(crate) fn geometry(rng: &mut Rng) -> Geometry {
     let model = tagged_model(3, 2, layers);
     let scope = if rng.chance(3, 4) { Scope::Unified } else { Scope::PerLayer };
     let most = 3 * layers.len() as u64;
-    let slots = most - rng.below(3);
+    // Where hints are, so few that steps take what they hold.
+    let slots = match (extras.hints, scope) {
+        (true, Scope::Unified) => 4 + rng.below(5),
+        _ => most - rng.below(3),
+    };
     let (gap, pad) = (rng.below(3), 4 * rng.below(3));
     Geometry::new(model, padded(slots, scope, gap, 4, pad)).unwrap()
 }
@@ -56,11 +69,14 @@ struct Chunk {
     padded: bool,
 }
 
-/// A random program of so many calls. What it decides depends on its seed alone, unless hybrid steps may fetch `later`
-/// what they leave to the CPU: then what they find resident depends on when those copies land.
-pub(crate) fn run(rig: &mut Rig, seed: u64, calls: u32, later: bool) {
-    if later {
+/// A random program of so many calls. What it decides depends on its seed alone, unless there are extras: then what
+/// hybrid steps find resident depends on when those copies land.
+pub(crate) fn run(rig: &mut Rig, seed: u64, calls: u32, extras: Extras) {
+    if extras.later {
         rig.calling("set_later").set_later(LaterLimits { step_bytes: 40, flight_count: 2 }).unwrap();
+    }
+    if extras.hints {
+        rig.calling("set_hints").set_hints(3).unwrap();
     }
     let mut rng = Rng::new(seed);
     let rng = &mut rng;
@@ -77,7 +93,9 @@ pub(crate) fn run(rig: &mut Rig, seed: u64, calls: u32, later: bool) {
     for _ in 0..calls {
         let number = rng.below(layer_count) as u32;
         match (rng.below(10), &mut chunk) {
-            (0..4, _) => step(rig, rng, &all[..used], number),
+            (0..4, _) => {
+                step(rig, rng, &all[..used], number, extras.hints);
+            }
             (4, None) if rng.chance(1, 2) => {
                 rig.cache.forget_layer(layer(number)).unwrap();
             }
@@ -102,11 +120,11 @@ pub(crate) fn run(rig: &mut Rig, seed: u64, calls: u32, later: bool) {
         rig.calling("end_chunk").abandon_chunk().unwrap();
     }
     let last = rng.below(layer_count) as u32;
-    step(rig, rng, &all[..used], last);
+    step(rig, rng, &all[..used], last, extras.hints);
 }
 
 /// A step that its pool has room for, of misses that are all fetched, or some.
-fn step(rig: &mut Rig, rng: &mut Rng, all: &[Stream], number: u32) {
+fn step(rig: &mut Rig, rng: &mut Rng, all: &[Stream], number: u32, hints: bool) {
     let streams = streams(rng, all);
     let width = 1 + rng.below(3) as usize;
     let routes: Vec<u32> = (0..width).map(|_| rng.below(3) as u32).collect();
@@ -115,10 +133,28 @@ fn step(rig: &mut Rig, rng: &mut Rng, all: &[Stream], number: u32) {
         let fetch = Fetch { rule: FetchRule::UpTo(rng.below(2) as u32), most: None };
         step.misses = Misses::Hybrid { fetch, order: FetchOrder::LowestId };
     }
-    match rig.load(streams, step, &routes) {
-        Ok(slots) => assert_eq!(slots.len(), routes.len()),
+    let slots = match rig.calling("load").load_on(streams, step, &experts(&routes)) {
+        Ok(slots) => slots.to_vec(),
         // Too few slots, or too few that no buffer lies on.
-        Err(error) => assert!(matches!(error, Error::Ensure(_)), "{error}"),
+        Err(error) => return assert!(matches!(error, Error::Ensure(_)), "{error}"),
+    };
+    assert_eq!(slots.len(), routes.len());
+    if hints {
+        hint(rig, rng);
+    }
+    rig.look_at_slots(streams.compute, number, &routes, &slots);
+}
+
+/// Hints between a step and its kernels, some cancelled at once.
+fn hint(rig: &mut Rig, rng: &mut Rng) {
+    for _ in 0..rng.below(3) {
+        let number = rng.below(rig.cache.geometry().model().layer_count() as u64) as u32;
+        let width = 1 + rng.below(3) as usize;
+        let routes: Vec<u32> = (0..width).map(|_| rng.below(3) as u32).collect();
+        let report = rig.calling("hint").hint(layer(number), &experts(&routes), rng.below(50)).unwrap();
+        if rng.chance(1, 8) {
+            rig.cache.cancel_hint(report.hint).unwrap();
+        }
     }
 }
 
@@ -198,9 +234,14 @@ pub(crate) fn three_stable_slots() -> Geometry {
     Geometry::new(tagged_model(3, 2, &[("a", &[12, 2][..]); 3]), padded(9, Scope::Unified, 0, 1, 4)).unwrap()
 }
 
-/// A fill gathers rows of slots that a step then gives to others, over another copy stream or behind the step.
+/// A fill gathers rows of slots that a step then gives to others, over another copy stream or behind the step, or that
+/// a hint does.
 #[allow(dead_code, reason = "each test file uses its own part")]
-pub(crate) fn overwrite_what_is_gathered(rig: &mut Rig, later: bool) {
+pub(crate) fn overwrite_what_is_gathered(rig: &mut Rig, extras: Extras) {
+    let Extras { later, hints } = extras;
+    if hints {
+        rig.calling("set_hints").set_hints(1).unwrap();
+    }
     if later {
         rig.calling("set_later").set_later(LaterLimits { step_bytes: 40, flight_count: 2 }).unwrap();
     }
@@ -214,6 +255,11 @@ pub(crate) fn overwrite_what_is_gathered(rig: &mut Rig, later: bool) {
     if later {
         step.misses =
             Misses::Hybrid { fetch: Fetch { rule: FetchRule::UpTo(0), most: None }, order: FetchOrder::LowestId };
+    }
+    if hints {
+        // The last step uses none of the slots.
+        rig.load(Streams::one(other), layer(1), &[]).unwrap();
+        assert_eq!(rig.calling("hint").hint(layer(0), &experts(&[0, 1, 2]), 1 << 10).unwrap().started, 3);
     }
     rig.load(Streams { compute, copy: other }, step, &[0, 1, 2]).unwrap();
     let buffer = rig.calling("wait").wait(layer(2)).unwrap();
