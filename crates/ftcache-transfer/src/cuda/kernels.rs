@@ -232,7 +232,7 @@ impl CudaDevice {
             Err(code) if REFUSALS.contains(&code) => {
                 let refusals = refusal.into_iter().chain([format!("PTX: {}", self.driver.reason(code))]);
                 Err(self.no_kernels(format!(
-                    "the driver is of CUDA {}, they are of CUDA {}; {}",
+                    "the driver is of CUDA {}, and one of CUDA {} is needed; {}",
                     Version(self.driver.version()),
                     cuda_version(),
                     refusals.collect::<Vec<_>>().join("; ")

@@ -156,11 +156,11 @@ fn a_driver_that_is_too_old_for_any_image_is_told_of_with_all_its_reasons() {
         lack(&refused).replace("; ", ";\n")
     });
     assert_snapshot!(reasons.join("\n\n"), @"
-    the driver is of CUDA 12.4, they are of CUDA 13.0;
+    the driver is of CUDA 12.4, and one of CUDA 13.0 is needed;
     sm_90: CUDA_ERROR_INVALID_IMAGE (200): device kernel image is invalid;
     PTX: CUDA_ERROR_UNSUPPORTED_PTX_VERSION (222): the provided PTX was compiled with an unsupported toolchain
 
-    the driver is of CUDA 12.4, they are of CUDA 13.0;
+    the driver is of CUDA 12.4, and one of CUDA 13.0 is needed;
     PTX: CUDA_ERROR_UNSUPPORTED_PTX_VERSION (222): the provided PTX was compiled with an unsupported toolchain
     ");
 }

@@ -83,6 +83,20 @@ fn a_step_has_as_many_barriers_as_its_counter_has_digits_and_seven_more() {
     }
 }
 
+/// Below, at and above what a block of 1,024 threads keeps of stamps, which is four a thread.
+#[test]
+fn the_number_of_slots_plays_no_part() {
+    for slot_count in [100, 2_100, 5_000] {
+        let residents =
+            (0..slot_count as usize).map(|slot| Resident { slot, expert: 1024 + slot as u32, stamp: 60_000 });
+        let cache = filled(one_pool(8, 1024, slot_count), 60_000, residents);
+        for misses in [1, 8, 64] {
+            let ids: Vec<i64> = (0..misses).collect();
+            assert_eq!(barriers(&cache, decode(0), &ids), 3 + 1 + 2 + 3, "{misses} misses, {slot_count} slots");
+        }
+    }
+}
+
 #[test]
 fn a_step_ends_its_search_as_soon_as_a_digit_parts_the_victims_from_the_rest() {
     for seed in 0..3 {
