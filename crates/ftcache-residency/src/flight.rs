@@ -272,37 +272,43 @@ impl Cache {
         let open = recency.slot_count() - recency.withheld();
         let unused = open as usize - spared.len() - (recency.pinned_count() - pinned) as usize;
         // What is on its way already is not fetched twice.
-        let map = &mut self.map;
+        let map = &self.map;
         let absent =
             |row: &ExpertId| map.place(map.flat(layer, *row)).absence().is_some_and(|why| why != Absence::InFlight);
         let rows = plan.left.iter().copied().filter(absent).take(most.min(unused));
         late.copies.extend(rows.map(|row| Copy { slot: SlotId::ABSENT, row }));
-        let first = self.pools[pool.index()].first;
-        let recency = &mut self.pools[pool.index()].recency;
+        self.take_slots(late, layer, self.step);
+        late.sort_by_row();
+        self.flights.stats.queued += late.copies.len() as u64;
+        self.flights.stats.evictions += late.eviction_count as u64;
+        Ok(LateTicket { cache: self, plan: late, open: true })
+    }
+
+    /// Gives each row of a plan a slot, which is in flight from then on: the victims of a step of layer `from`, but none
+    /// of those in scratch, which is empty then.
+    pub(crate) fn take_slots(&mut self, late: &mut LatePlan, from: LayerId, number: u64) {
+        let Self { pools, map, ranking, scratch, .. } = self;
+        let Pool { first, recency, .. } = &mut pools[late.pool.index()];
         let row_count = late.copies.len();
-        let mut copies = late.copies.iter_mut();
-        let mut evictions: usize = 0;
+        let (mut copies, mut evictions) = (late.copies.iter_mut(), 0);
         let mut take = |map: &mut Map, slot| {
             copies.next().expect("as many slots are taken as there are rows").slot = slot;
-            evictions += usize::from(map.vacate(first, slot, Absence::Evicted).is_some());
+            evictions += usize::from(map.vacate(*first, slot, Absence::Evicted).is_some());
         };
-        if let Some(ranking) = &mut self.ranking {
-            let slots = Slots { pool, recency, number: self.step, layer, spared: Some(spared) };
+        let spared = &mut scratch.slots;
+        if let Some(ranking) = ranking {
+            let slots = Slots { pool: late.pool, recency, number, layer: from, spared: Some(spared) };
             ranking.take_victims(row_count, slots, map);
             ranking.taken().iter().for_each(|&(slot, _)| take(map, slot));
         } else {
-            recency.take_victims_sparing(row_count, self.step, spared, |slot, _| take(map, slot));
+            recency.take_victims_sparing(row_count, number, spared, |slot, _| take(map, slot));
         }
         spared.clear();
         for copy in &late.copies {
             recency.pin(copy.slot);
-            map.set_absent(map.flat(layer, copy.row), Absence::InFlight);
+            map.set_absent(map.flat(late.layer, copy.row), Absence::InFlight);
         }
-        late.sort_by_row();
-        self.flights.stats.queued += late.copies.len() as u64;
-        self.flights.stats.evictions += evictions as u64;
         late.eviction_count = evictions;
-        Ok(LateTicket { cache: self, plan: late, open: true })
     }
 
     /// Makes room for so many flights at once, of all experts of a layer each, which then allocate nothing.

@@ -20,9 +20,8 @@ use std::ops::AddAssign;
 use ftcache_policy::{ExpertId, FlatExpertId, LayerId, PoolId, SlotId};
 
 use crate::flight::LateTicket;
-use crate::map::{Absence, Map};
+use crate::map::Absence;
 use crate::pool::check_ids;
-use crate::ranking::Slots;
 use crate::{Cache, Copy, EnsureError, LatePlan, Plan};
 
 /// What a hint came to. Each of its ids is counted once, but for absent ones.
@@ -139,7 +138,7 @@ impl Cache {
         let number = self.next_step()?;
         late.begin_hint(self.flights.next_number(), layer, pool);
 
-        let map = &mut self.map;
+        let map = &self.map;
         let place = |row: &ExpertId| map.place(map.flat(layer, *row));
         let is_present = |row: &ExpertId| place(row).is_slot() || place(row).absence() == Some(Absence::InFlight);
         let counted = &mut self.scratch.experts;
@@ -179,32 +178,13 @@ impl Cache {
         counted.clear();
         late.hint = Some(answer);
 
-        let first = self.pools[pool.index()].first;
-        let recency = &mut self.pools[pool.index()].recency;
-        let (mut copies, mut evictions) = (late.copies.iter_mut(), 0);
-        let mut take = |map: &mut Map, slot| {
-            copies.next().expect("as many slots are taken as there are rows").slot = slot;
-            evictions += usize::from(map.vacate(first, slot, Absence::Evicted).is_some());
-        };
-        if let Some(ranking) = &mut self.ranking {
-            // The layers between now and the hint's are still to come.
-            let slots = Slots { pool, recency, number, layer: current.layer(), spared: Some(spared) };
-            ranking.take_victims(answer.started, slots, map);
-            ranking.taken().iter().for_each(|&(slot, _)| take(map, slot));
-        } else {
-            recency.take_victims_sparing(answer.started, number, spared, |slot, _| take(map, slot));
-        }
-        spared.clear();
-        recency.cool(late.copies.iter().map(|copy| copy.slot));
-        for copy in &late.copies {
-            recency.pin(copy.slot);
-            map.set_absent(map.flat(layer, copy.row), Absence::InFlight);
-        }
+        // The layers between now and the hint's are still to come.
+        self.take_slots(late, current.layer(), number);
+        self.pools[pool.index()].recency.cool(late.copies.iter().map(|copy| copy.slot));
         if answer.started > 0 {
             // What takes slots next must give them later stamps than any that was passed over here.
             self.step = number;
         }
-        late.eviction_count = evictions;
         late.sort_by_row();
         Ok(LateTicket::of(self, late))
     }
