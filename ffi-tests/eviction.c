@@ -77,29 +77,50 @@ static void settings_that_do_not_go_together_are_refused(void) {
     ftcache_model_free(model);
 }
 
-// A rebuild goes on with what was counted: expert 1 of layer 0 was used four times, so that it is expert 0 that goes,
-// though used last. With another rule it is counted anew.
-static void a_rebuild_keeps_what_was_counted_unless_the_rule_changes(void) {
-    uint32_t changes;
-    for (changes = 0; changes < 2; changes++) {
-        ftcache *cache = planner_of(configured_with(FTCACHE_EVICTION_LFU, 2));
-        ftcache_configuration *other =
-            configured_with(changes ? FTCACHE_EVICTION_LRU : FTCACHE_EVICTION_LFU, changes ? 3 : 2);
+static void use_expert(ftcache *cache, uint32_t device, int32_t expert) {
+    const ftcache_routes routes = routes_of(&expert, 1);
+    const ftcache_slots slots = slots_of(answer);
+    if (device == FTCACHE_DEVICE_NONE) {
+        decode(cache, 0, routes);
+    } else {
+        OK(load(cache, 0, &routes, &slots));
+    }
+}
+
+// One slot for each of two experts of layer 0, of which expert 1 is used four times before the rebuild. Then 1, 0, and 2,
+// which takes the slot of the one that is worth less: of 0 where the four uses count, though 0 was used last; else of 1.
+static void a_rebuild_keeps_what_was_counted_unless_the_rule_changes(uint32_t device) {
+    static const uint32_t rules[] = {FTCACHE_EVICTION_LFU, FTCACHE_EVICTION_CYCLIC, FTCACHE_EVICTION_LRU};
+    uint32_t rule;
+    for (rule = 0; rule < 3; rule++) {
+        const int keeps = rules[rule] == FTCACHE_EVICTION_LFU;
+        ftcache_settings settings = settings_of(6);
+        ftcache_configuration *configuration, *other;
+        ftcache *cache = NULL;
+        char text[4096];
+        SIZED(ftcache_config, config);
         uint32_t turn;
-        for (turn = 0; turn < 4; turn++) decode(cache, 0, ROUTES(1));
+        settings.scope = FTCACHE_SCOPE_PER_LAYER;
+        settings.eviction = FTCACHE_EVICTION_LFU;
+        configuration = configuration_of(&settings);
+        settings.eviction = rules[rule];
+        other = configuration_of(&settings);
+        config.device = device;
+        OK(ftcache_new(configuration, &config, &cache));
+        if (device != FTCACHE_DEVICE_NONE) attach_all(cache);
+        for (turn = 0; turn < 4; turn++) use_expert(cache, device, 1);
         OK(ftcache_rebuild(cache, other, 0, 0, NULL));
-        if (changes) {
-            char text[4096];
-            OK(ftcache_configuration_text(other, text, sizeof text, NULL));
-            CHECK(strstr(text, "eviction: lru") != NULL);
-            decode(cache, 1, ROUTES(7));
-        }
-        decode(cache, 0, ROUTES(1));
-        decode(cache, 0, ROUTES(0));
-        decode(cache, 0, ROUTES(2));
-        CHECK(answer[0] == 1 - (int32_t)changes);
-        ftcache_configuration_free(other);
+        OK(ftcache_configuration_text(other, text, sizeof text, NULL));
+        CHECK((strstr(text, "eviction: lfu") != NULL) == keeps);
+        use_expert(cache, device, 1);
+        CHECK(answer[0] == 0);
+        use_expert(cache, device, 0);
+        CHECK(answer[0] == 1);
+        use_expert(cache, device, 2);
+        CHECK(answer[0] == keeps);
         ftcache_free(cache);
+        ftcache_configuration_free(other);
+        ftcache_configuration_free(configuration);
     }
 }
 
@@ -109,6 +130,7 @@ int main(void) {
     rows_are_where_the_answer_says(FTCACHE_EVICTION_CYCLIC);
     rows_are_where_the_answer_says(FTCACHE_EVICTION_LEARNED);
     settings_that_do_not_go_together_are_refused();
-    a_rebuild_keeps_what_was_counted_unless_the_rule_changes();
+    a_rebuild_keeps_what_was_counted_unless_the_rule_changes(FTCACHE_DEVICE_NONE);
+    a_rebuild_keeps_what_was_counted_unless_the_rule_changes(FTCACHE_DEVICE_HOST);
     return 0;
 }

@@ -439,9 +439,10 @@ typedef uint32_t ftcache_admission;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// Which rule says who goes. Free slots go first, then what prefill brought and no decode step has used since; ties go
-// to the lower slot. All but LRU keep what they go by in host memory, some 300 bytes an expert for
-// FTCACHE_EVICTION_LEARNED.
+// Which rule says who goes. Free slots go first, then what prefill, rejected drafts or wasted hints brought and no step
+// has used since; ties go to the lower slot. All but LRU count uses: of decode steps when they are admitted, of drafts
+// when they are accepted, of prefill never. They keep the counts in host memory, some 300 bytes an expert for
+// FTCACHE_EVICTION_LEARNED, which wants no more than 65,536 experts a layer.
 enum ftcache_eviction
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
@@ -449,7 +450,7 @@ enum ftcache_eviction
  {
     // The least recently used: exact, and the only one with admission on the device.
     FTCACHE_EVICTION_LRU = 0,
-    // The least used of late: a use counts half after 64 steps of its layer.
+    // The least share of its layer's uses of late: a use counts half after 64 steps of its layer.
     FTCACHE_EVICTION_LFU = 1,
     // The same with a half of 16 steps, over the number of layers until the expert's layer comes again: what the next
     // layers are about to ask for stays.
@@ -892,7 +893,8 @@ typedef struct ftcache_settings {
     const char *device_name;
     // 1: the fraction of fetch_rule is each layer's by the rates.
     uint32_t fetch_measured;
-    // An ftcache_eviction. Every rule but LRU is refused with FTCACHE_ADMISSION_DEVICE and FTCACHE_STRATEGY_CPU.
+    // An ftcache_eviction. Every rule but LRU is refused with FTCACHE_ADMISSION_DEVICE, with
+    // FTCACHE_STRATEGY_CPU and by ftcache_device_enter.
     uint32_t eviction;
     // Tags that the CPU can compute; NULL if it can compute all.
     const struct ftcache_tag *cpu_tags;
@@ -2185,7 +2187,8 @@ ftcache_status ftcache_plan_split_weights(struct ftcache *cache,
 FTCACHE_MUST_USE ftcache_status ftcache_commit(struct ftcache *cache);
 
 // Ends the open plan as not carried out: the slots that it would have filled are free. Old owners do not come back,
-// since their rows may be overwritten; the step is not counted. Allocates nothing, waits for nothing.
+// since their rows may be overwritten; the step is in no statistics. What the router chose stays counted where victims
+// go by use (ftcache_eviction). Allocates nothing, waits for nothing.
 //
 // Requires: cache came from ftcache_new.
 FTCACHE_MUST_USE ftcache_status ftcache_abort(struct ftcache *cache);
@@ -2552,11 +2555,13 @@ ftcache_status ftcache_stats_json(struct ftcache *cache,
 FTCACHE_MUST_USE ftcache_status ftcache_stats_reset(struct ftcache *cache);
 
 // A number of 64 bits that stands for who is where, and for the order of victims: equal on ranks that decided alike.
-// Costs a pass over the slots; allocates nothing, waits for nothing. In device mode, of the time when the residency
+// Costs a pass over the slots, and over what ftcache_eviction counts; allocates nothing, waits for nothing. In device mode, of the time when the residency
 // went there: ftcache_device_reading_get has the device's.
 //
 // Requires: cache came from ftcache_new; digest points to a number.
-FTCACHE_MUST_USE ftcache_status ftcache_digest(struct ftcache *cache, uint64_t *digest);
+FTCACHE_MUST_USE
+ftcache_status ftcache_digest(struct ftcache *cache,
+                              uint64_t *digest);
 
 // Counts the rebuilds: with each, addresses that were handed out before are void. Allocates nothing, waits for
 // nothing.
@@ -2572,6 +2577,9 @@ FTCACHE_MUST_USE ftcache_status ftcache_generation(struct ftcache *cache, uint64
 // UINT64_MAX is no limit; 0 keeps nobody. In memory of the engine's nothing lies beside, and most_bytes does not
 // count, nor where the engine copies by itself: it moves the rows of the report's moves, and must have landed what is
 // on its way.
+//
+// Who survives is the most recently used under every rule for victims. What such a rule has counted goes on if the new
+// configuration has the same, and starts over with another. Open hints end.
 //
 // Addresses that were handed out are void afterwards (ftcache_generation): spans and pools are to be asked for anew.
 // So is every graph that holds launches of device mode. Pins and the order of steps go on; statistics start over.

@@ -343,7 +343,8 @@ pub unsafe extern "C" fn ftcache_commit(cache: *mut ftcache) -> ftcache_status {
 }
 
 /// Ends the open plan as not carried out: the slots that it would have filled are free. Old owners do not come back,
-/// since their rows may be overwritten; the step is not counted. Allocates nothing, waits for nothing.
+/// since their rows may be overwritten; the step is in no statistics. What the router chose stays counted where victims
+/// go by use (ftcache_eviction). Allocates nothing, waits for nothing.
 ///
 /// # Safety
 ///

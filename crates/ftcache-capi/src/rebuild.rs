@@ -116,6 +116,9 @@ fn word_of(rebuilt: &Rebuilt) -> ftcache_rebuilt {
 /// count, nor where the engine copies by itself: it moves the rows of the report's moves, and must have landed what is
 /// on its way.
 ///
+/// Who survives is the most recently used under every rule for victims. What such a rule has counted goes on if the new
+/// configuration has the same, and starts over with another. Open hints end.
+///
 /// Addresses that were handed out are void afterwards (ftcache_generation): spans and pools are to be asked for anew.
 /// So is every graph that holds launches of device mode. Pins and the order of steps go on; statistics start over.
 /// report may be NULL.

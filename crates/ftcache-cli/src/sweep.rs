@@ -1,8 +1,10 @@
-//! `ftcache sweep TRACE`: what caches of every size would miss on recorded routing. Moves nothing and has no cache: the
-//! lines are counted from the trace alone.
+//! `ftcache sweep TRACE`: what caches of every size would miss on recorded routing. Moves nothing.
 //!
 //! LRU is counted at every size in one pass, up to the order of victims within one step (`ftcache_trace::MissCurve`
-//! says how far that goes); `replay` has it to the last miss, at one size. The optimum takes a pass for each size.
+//! says how far that goes); `replay` has it to the last miss, at one size. The optimum takes a pass for each size, and
+//! every other rule a replay of the cache that decides by it.
+//!
+//! Every token is one decode step of each layer, or `--batch` of them, whatever its phase in the trace.
 
 use std::fs::File;
 use std::io::BufReader;

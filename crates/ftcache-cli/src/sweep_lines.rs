@@ -5,6 +5,7 @@
 //! before have filled. So the two halves add up to a line beside all others, and a split that only remembers its trace
 //! gains nothing. On its own trace a split by curves looks better than it will serve.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -64,7 +65,7 @@ impl Misses {
 /// A cache in question. Whatever can be asked for its misses at one size after another is one: a curve that has them
 /// all, or a pass for each size.
 pub(crate) struct Contender<'a> {
-    pub(crate) name: &'static str,
+    pub(crate) name: Cow<'static, str>,
     pub(crate) policy: &'static str,
     pub(crate) scope: &'static str,
     pub(crate) split: &'static str,
@@ -77,7 +78,7 @@ pub(crate) struct Contender<'a> {
 
 /// What one contender misses, size by size.
 pub(crate) struct Line {
-    pub(crate) name: &'static str,
+    pub(crate) name: Cow<'static, str>,
     pub(crate) policy: &'static str,
     pub(crate) scope: &'static str,
     pub(crate) split: &'static str,
@@ -118,8 +119,8 @@ pub(crate) fn lines(contenders: &[Contender<'_>], sizes: &[u64], is_drawn: bool)
 impl Contender<'_> {
     /// Its line, before anything is counted.
     fn line(&self) -> Line {
-        let Self { name, policy, scope, split, is_configurable, .. } = *self;
-        Line { name, policy, scope, split, is_configurable, misses: Vec::new(), drawn: Vec::new() }
+        let Self { policy, scope, split, is_configurable, .. } = *self;
+        Line { name: self.name.clone(), policy, scope, split, is_configurable, misses: Vec::new(), drawn: Vec::new() }
     }
 }
 
@@ -196,8 +197,8 @@ impl<'a> Lru<'a> {
         ];
         let mut contenders = Vec::new();
         for (pools, scope, name, name_by_curve) in scopes {
-            let contender = |name, split, misses| Contender {
-                name,
+            let contender = |name: &'static str, split, misses| Contender {
+                name: name.into(),
                 policy: "lru",
                 scope,
                 split,
@@ -225,7 +226,7 @@ pub(crate) fn optimum<'a>(space: &'a Space, events: &Events) -> Contender<'a> {
         sum(space, &groups, |pool| pools[pool].misses(slots[pool] as usize))
     };
     Contender {
-        name: "optimum",
+        name: "optimum".into(),
         policy: "optimum",
         scope: "unified",
         split: "equal",
@@ -235,12 +236,13 @@ pub(crate) fn optimum<'a>(space: &'a Space, events: &Events) -> Contender<'a> {
     }
 }
 
-/// Where the halves of a trace meet: between requests if it has several.
+/// Where the halves of a trace meet: between two segments if there are any within its second and third quarter, else
+/// in the middle.
 pub(crate) fn cut(header: &Header) -> u64 {
-    match header.segments.as_slice() {
-        [] | [_] => header.tokens / 2,
-        segments => segments[segments.len() / 2].start,
-    }
+    let middle = header.tokens / 2;
+    let starts = header.segments.iter().map(|segment| segment.start);
+    let nearest = starts.min_by_key(|start| start.abs_diff(middle));
+    nearest.filter(|start| start.abs_diff(middle) <= header.tokens / 4).unwrap_or(middle)
 }
 
 fn in_pool(events: &Events, layers: &[LayerId]) -> Events {
@@ -317,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_meet_between_requests() {
+    fn halves_meet_between_segments_near_the_middle() {
         let of_tokens = |tokens: &[u64]| {
             let shape = Shape { tokens: tokens.iter().sum(), layers: 1, top_k: 1, experts: 2 };
             let mut start = 0;
@@ -328,8 +330,8 @@ mod tests {
             cut(&Header::new("by hand", shape, segments.collect()))
         };
         assert_eq!(
-            [of_tokens(&[7]), of_tokens(&[3, 9]), of_tokens(&[3, 9, 2]), of_tokens(&[3, 9, 2, 1])],
-            [3, 3, 3, 12]
+            [of_tokens(&[7]), of_tokens(&[3, 9]), of_tokens(&[2, 9]), of_tokens(&[3, 4, 2]), of_tokens(&[4, 1, 1, 9])],
+            [3, 3, 5, 3, 6]
         );
     }
 

@@ -62,7 +62,7 @@ pub(crate) fn write(sweep: &Sweep, out: &mut String) -> Result {
     };
     let has_bytes_beside = |size| sweep.space.bytes(size).filter(|_| matches!(sweep.space, Space::Slots(_)));
     heading.extend(has_bytes_beside(0).map(|_| "bytes".to_owned()));
-    heading.extend(sweep.lines.iter().map(|line| line.name.to_owned()));
+    heading.extend(sweep.lines.iter().map(|line| line.name.clone().into_owned()));
     let mut table = Table::with_heading(heading);
     for (index, &size) in sweep.sizes.iter().enumerate() {
         let first = match sweep.space {

@@ -16,9 +16,12 @@ pub(crate) fn contender<'a>(space: &'a Space, events: &'a Events, rule: Eviction
         let misses = replay(events, rule, &groups, &slots)?;
         sum(space, &groups, |pool| Some(misses[pool]))
     };
-    let (scope, name) = names(rule, scope);
+    let (scope, name) = match scope {
+        Scope::Unified => ("unified", format!("unified {}", label(rule))),
+        Scope::PerLayer => ("per-layer", format!("per-layer {}", label(rule))),
+    };
     Contender {
-        name,
+        name: name.into(),
         policy: rule.name(),
         scope,
         split: "equal",
@@ -28,16 +31,11 @@ pub(crate) fn contender<'a>(space: &'a Space, events: &'a Events, rule: Eviction
     }
 }
 
-fn names(rule: Eviction, scope: Scope) -> (&'static str, &'static str) {
-    match (scope, rule) {
-        (Scope::Unified, Eviction::Lru) => ("unified", "unified LRU"),
-        (Scope::Unified, Eviction::Lfu) => ("unified", "unified LFU"),
-        (Scope::Unified, Eviction::Cyclic) => ("unified", "unified cyclic"),
-        (Scope::Unified, Eviction::Learned) => ("unified", "unified learned"),
-        (Scope::PerLayer, Eviction::Lru) => ("per-layer", "per-layer LRU"),
-        (Scope::PerLayer, Eviction::Lfu) => ("per-layer", "per-layer LFU"),
-        (Scope::PerLayer, Eviction::Cyclic) => ("per-layer", "per-layer cyclic"),
-        (Scope::PerLayer, Eviction::Learned) => ("per-layer", "per-layer learned"),
+/// Abbreviations in capitals, as elsewhere in the table.
+fn label(rule: Eviction) -> String {
+    match rule {
+        Eviction::Lru | Eviction::Lfu => rule.name().to_uppercase(),
+        Eviction::Cyclic | Eviction::Learned => rule.name().to_owned(),
     }
 }
 

@@ -12,8 +12,8 @@ pub enum Eviction {
     /// The least recently used.
     #[default]
     Lru,
-    /// The least used of late: a use counts half after 64 steps of its layer, and is counted of experts that are in no
-    /// slot too.
+    /// The least share of its layer's uses of late: a use counts half after 64 steps of its layer, and is counted of
+    /// experts that are in no slot too.
     Lfu,
     /// As `Lfu` with a half of 16 steps, over the number of layers until the expert's layer comes again: decode walks the
     /// layers in order, so what the next layers are about to ask for stays.

@@ -15,8 +15,8 @@
 //!   leaves, and waits for the link if that is nothing.
 //! - A step waits for the longer of the two. What the device computes from its slots is no part of it.
 //!
-//! Rows that are fetched behind steps ([`Behind`]) cross the link one flight after another, and nobody waits for them;
-//! the CPU has meanwhile what the link leaves it.
+//! Rows that are fetched behind steps ([`Behind`]) cross the link one flight after another, and nobody waits for them,
+//! but for a step that fetches: it is taken to come behind them on the link. The CPU has meanwhile what the link leaves.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -167,7 +167,7 @@ impl StepRates {
         let cpu = point.cpu.map(|cpu| {
             let alone = whole_rate("CPU", cpu)?;
             let (link_beside, beside) = match point.contended {
-                Some(Pair { link, cpu }) => (whole_rate("link", link)?, whole_rate("CPU", cpu)?),
+                Some(Pair { link, cpu }) => (whole_rate("contended link", link)?, whole_rate("contended CPU", cpu)?),
                 None => (link, alone.saturating_sub(link)),
             };
             Ok(CpuRates { alone, beside, link_beside })

@@ -126,7 +126,8 @@ impl Cache {
     /// A layer alone stands for a decode step whose misses are all fetched; a [`Step`] says more. Any number of routes
     /// is one admission. Duplicate routes share one slot and one copy; a route that is [`ExpertId::ABSENT`] takes none.
     /// A slot that this step uses is never its victim, so a plan never overwrites what the same step reads. The cost is
-    /// that of the routes, whatever the number of slots, and a step allocates nothing once there was one as wide.
+    /// that of the routes, whatever the number of slots (under rules other than LRU, and of the experts of the layers
+    /// that victims are looked for in), and a step allocates nothing once there was one as wide.
     ///
     /// The plan is open until its ticket is committed or aborted.
     ///
@@ -531,7 +532,7 @@ pub(crate) fn make_pools(
 }
 
 /// An open plan. Committed, its rows lie in their slots; aborted or dropped, the slots it would have filled are free
-/// and the step is counted nowhere.
+/// and the step is in no statistics. What the router chose stays counted in the scores of rules that have some.
 ///
 /// While a ticket is open the cache is borrowed, so no other step can count on rows that may never arrive. One that is
 /// leaked is as if committed.
@@ -566,7 +567,7 @@ impl<'a> Ticket<'a> {
     }
 
     /// Ends the plan as not carried out: every slot it would have filled is free, also if the plan is a repeat, whose
-    /// rows had arrived. Old owners do not come back, since their rows may be overwritten; the step is not counted.
+    /// rows had arrived. Old owners do not come back, since their rows may be overwritten; the step is in no statistics.
     pub fn abort(self) {}
 }
 

@@ -5,12 +5,13 @@ use ftcache_policy::SlotId;
 use crate::Cache;
 
 impl Cache {
-    /// 64 bits of who is where, with which stamp, after which step: equal if all that is, else other but for one time
-    /// in 2^64. Neither pins count nor what hybrid steps remember.
+    /// 64 bits of who is where, with which stamp, after which step, and of what victims go by: equal if all that is, else
+    /// other but for one time in 2^64. Neither pins count nor what hybrid steps remember.
     ///
     /// The sum over all slots in use, wrapping, of `mix(mix(slot << 32 | expert) + stamp)`, and `mix(mix(2^64 - 1) +
     /// step)`. `slot` is counted over all pools, `expert` is flat, and `mix` is a step of SplitMix64. A sum has no
-    /// order, so a device can add the slots up as it likes.
+    /// order, so a device can add the slots up as it likes. Under other rules than LRU what was counted is added: each
+    /// number in turn, `mix(sum + number)`.
     pub fn digest(&self) -> u64 {
         let mut sum = mix(mix(u64::MAX).wrapping_add(self.step));
         for pool in &self.pools {
@@ -20,6 +21,11 @@ impl Cache {
                     sum = sum.wrapping_add(mix(mix(place).wrapping_add(pool.recency.stamp(slot))));
                 }
             }
+        }
+        if let Some(ranking) = &self.ranking {
+            let mut counted = 0_u64;
+            ranking.scores().each_number(|number| counted = mix(counted.wrapping_add(number)));
+            sum = sum.wrapping_add(counted);
         }
         sum
     }

@@ -35,8 +35,9 @@ pub(crate) struct Ranking {
     worst: Vec<Worst>,
     /// Scratch: layers that have lost a candidate for now.
     struck: BitSet,
-    /// The victims that were taken last, with the stamps that they had.
+    /// The victims that were taken last, with the stamps that they had, then room: a length is what a copy has too.
     taken: Vec<(SlotId, u64)>,
+    taken_count: usize,
 }
 
 /// What of a pool a ranking looks at.
@@ -73,8 +74,13 @@ impl Ranking {
             worst: vec![UNRANKED; layer_count],
             struck: BitSet::new(layer_count),
             // No call takes more than a layer has experts.
-            taken: Vec::with_capacity(expert_count as usize),
+            taken: vec![(SlotId::ABSENT, 0); expert_count as usize],
+            taken_count: 0,
         }
+    }
+
+    pub(crate) fn scores(&self) -> &Scores {
+        &self.scores
     }
 
     pub(crate) fn rule(&self) -> Eviction {
@@ -111,10 +117,10 @@ impl Ranking {
     ///
     /// If there are fewer: a step must be counted before it is admitted.
     pub(crate) fn take_victims(&mut self, count: usize, slots: Slots<'_>, map: &Map) -> usize {
-        self.taken.clear();
-        let taken = &mut self.taken;
-        let (free_count, idle_count) =
-            slots.recency.take_idle(count, slots.number, slots.spared, |slot, stamp| taken.push((slot, stamp)));
+        let mut places = self.taken.iter_mut();
+        let (free_count, idle_count) = slots.recency.take_idle(count, slots.number, slots.spared, |slot, stamp| {
+            *places.next().expect("a layer has as many experts") = (slot, stamp);
+        });
         if idle_count < count {
             // What the step uses is no candidate now, and is one later.
             self.unrank(slots.layer);
@@ -124,21 +130,21 @@ impl Ranking {
                     self.rank(layer, &slots, map.layer(layer));
                 }
             }
-            for _ in idle_count..count {
+            for index in idle_count..count {
                 let slot = self.take_worst(&slots, map);
-                let stamp = slots.recency.take(slot, slots.number);
-                self.taken.push((slot, stamp));
+                self.taken[index] = (slot, slots.recency.take(slot, slots.number));
             }
         }
         self.unrank(slots.layer);
         let worst = &mut self.worst;
         self.struck.take_lowest(usize::MAX, |layer| worst[layer] = UNRANKED);
+        self.taken_count = count;
         free_count
     }
 
     /// The victims that were taken last, with the stamps that they had.
     pub(crate) fn taken(&self) -> &[(SlotId, u64)] {
-        &self.taken
+        &self.taken[..self.taken_count]
     }
 
     /// The worst of the layers' worst, if it is still a candidate: another layer's that is gone would only have hidden a

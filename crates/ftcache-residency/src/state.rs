@@ -264,7 +264,7 @@ impl fmt::Display for StateError {
             }
             Self::ChunkOpen => write!(f, "a prefill chunk is open"),
             Self::Scored { eviction } => {
-                write!(f, "victims go by {eviction}, and a state has stamps alone, as {} needs them", Eviction::Lru)
+                write!(f, "eviction is {eviction}; on the device it is {} alone", Eviction::Lru)
             }
             Self::Length { array, given, needed } => {
                 write!(f, "{array}: their number is {given} and should be {needed}")

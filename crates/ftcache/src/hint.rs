@@ -116,15 +116,19 @@ impl<D: Device> Cache<D> {
         self.loader.set_hints(flight_count)?;
         let plan = LatePlan::with_capacity(self.geometry().model().expert_count() as usize);
         self.hints = Some(Hints { flight_count, plan });
-        self.reserve_hints();
+        self.reserve_flights();
         Ok(())
     }
 
-    /// Room in a residency for the hints that may be on their way.
-    pub(crate) fn reserve_hints(&mut self) {
-        if let Some(hints) = &self.hints {
-            self.residency.reserve_hints(hints.flight_count);
-            self.loader.reserve(self.residency.expert_count() as usize);
+    /// Room in a residency for all that may be on its way, behind steps and ahead of them.
+    pub(crate) fn reserve_flights(&mut self) {
+        let behind = self.later.as_ref().map_or(0, |later| later.limits.flight_count as usize);
+        match &self.hints {
+            Some(hints) => {
+                self.residency.reserve_hints(behind.saturating_add(hints.flight_count));
+                self.loader.reserve(self.residency.expert_count() as usize);
+            }
+            None => self.residency.reserve_flights(behind),
         }
     }
 

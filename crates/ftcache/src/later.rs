@@ -16,7 +16,7 @@ pub struct LaterLimits {
 
 #[derive(Debug)]
 pub(crate) struct Later {
-    limits: LaterLimits,
+    pub(crate) limits: LaterLimits,
     plan: LatePlan,
     bytes: u64,
     /// Steps behind which nothing was fetched since too many flights were on their way.
@@ -48,7 +48,6 @@ impl<D: Device> Cache<D> {
     /// No flights, limits that were set before, or the device's own.
     pub fn set_later(&mut self, limits: LaterLimits) -> Result<(), Error> {
         self.loader.set_late(limits.flight_count as usize)?;
-        self.residency.reserve_flights(limits.flight_count as usize);
         self.later = Some(Later {
             limits,
             plan: LatePlan::with_capacity(self.geometry().model().expert_count() as usize),
@@ -56,6 +55,7 @@ impl<D: Device> Cache<D> {
             held_back: 0,
             error: None,
         });
+        self.reserve_flights();
         Ok(())
     }
 

@@ -117,7 +117,7 @@ impl<D: Device> Cache<D> {
         let (expert_count, route_count) = (self.residency.expert_count() as usize, reserved_routes(self.geometry()));
         self.residency.reserve(route_count);
         self.loader.reserve(route_count.min(expert_count));
-        self.reserve_hints();
+        self.reserve_flights();
         self.routes.clear();
         self.routes.reserve(route_count);
         self.plan = residency::Plan::with_capacity(self.routes.capacity());

@@ -249,8 +249,14 @@ fn times_that_cannot_be_told_are_refused() {
     let bad = beside(&folder, "bad.json", &HALF.replace("1e9", "-1e9"));
     let fast = beside(&folder, "fast.json", &HALF.replace("2e9", "2e15"));
     let with = |rest: &str| {
-        let rest = rest.replace("FAST", &fast).replace("BAD", &bad).replace("RATES", &rates);
-        let arguments = [&["replay", &trace, "--slots", "3"][..], &rest.split(' ').collect::<Vec<_>>()].concat();
+        // Parted before there are paths in it, which may have blanks.
+        let rest = rest.split(' ').map(|word| match word {
+            "FAST" => fast.as_str(),
+            "BAD" => bad.as_str(),
+            "RATES" => rates.as_str(),
+            word => word,
+        });
+        let arguments: Vec<&str> = ["replay", &trace, "--slots", "3"].into_iter().chain(rest).collect();
         let text = refused(&arguments);
         text.lines().next().unwrap().to_owned()
     };

@@ -52,6 +52,21 @@ impl Followers {
         &self.counts[layer * self.expert_count..][..self.expert_count]
     }
 
+    /// Every number of it: what was used last, and what followed each expert, the oldest steps first.
+    pub(super) fn each_number(&self, mut each: impl FnMut(u64)) {
+        for latest in &self.latest {
+            latest.experts[..usize::from(latest.width)].iter().for_each(|&expert| each(expert.into()));
+            each(u64::MAX - u64::from(latest.width));
+        }
+        for ring in &self.rings {
+            for at in (0..KEPT).map(|back| (usize::from(ring.next) + back) % KEPT) {
+                let width = usize::from(ring.widths[at]);
+                ring.steps[at][..width].iter().for_each(|&follower| each(follower.into()));
+                each(u64::MAX - width as u64);
+            }
+        }
+    }
+
     /// Counts a step of these experts, of which there is at least one. Returns the sum of the counts.
     pub(super) fn step(&mut self, layer: usize, used: &[u32], continues: bool) -> u64 {
         let experts = layer * self.expert_count..(layer + 1) * self.expert_count;

@@ -8,7 +8,7 @@
 //! the decayed counts with one half, or of what followed the layer's last routes before ([`Followers`]). The shares
 //! are weighed, and the weights, which all layers have in common, follow what the components said of the experts that
 //! then were used: of each use, a component is credited with its part of the chance that was given. So nothing is
-//! learned of experts that are not used, and a step costs what its routes cost.
+//! learned of experts that are not used, and a step costs what its routes cost, and now and then a pass over its layer.
 //!
 //! A decayed count does not decay: a later use counts more. All counts of a component are brought down together, by
 //! eight bits every eight halves.
@@ -116,12 +116,25 @@ impl Scores {
         })
     }
 
+    /// Every number that victims depend on, in a fixed order, for digests.
+    pub fn each_number(&self, mut each: impl FnMut(u64)) {
+        let turns = self.turns.iter().chain(&self.weights).copied();
+        turns.chain(self.counts.iter().flatten().copied()).for_each(|number| each(number.into()));
+        self.shares.iter().flatten().for_each(|share| {
+            each(share.total);
+            each(share.gain);
+        });
+        if let Some(followers) = &self.followers {
+            followers.each_number(each);
+        }
+    }
+
     /// The rule.
     pub fn rule(&self) -> Eviction {
         self.rule
     }
 
-    /// Counts a step's uses: of each expert one, however many routes it has. Absent routes are none, and a step of these
+    /// Counts a step's uses, at the cost of its routes and of a pass over the numbers of its layer: of each expert one, however many routes it has. Absent routes are none, and a step of these
     /// alone is none.
     ///
     /// `continues`: the step goes on with other experts, as one does that is wider than its pool.

@@ -405,7 +405,7 @@ fn states_are_refused_but_under_lru() {
         assert_eq!(cache.state(), Err(StateError::Scored { eviction: rule }));
         let error = cache.set_state(&state).unwrap_err();
         assert_eq!(error, StateError::Scored { eviction: rule });
-        let text = format!("victims go by {rule}, and a state has stamps alone, as lru needs them");
+        let text = format!("eviction is {rule}; on the device it is lru alone");
         assert_eq!(error.to_string(), text);
         assert_eq!(format!("{cache:?}"), before);
         cache.set_eviction(Eviction::Lru).unwrap();
@@ -496,4 +496,40 @@ fn what_is_brought_back_is_ranked_though_its_layer_has_no_step_in_between() {
     assert_eq!(owners(&cache, POOL), [Some(0), Some(1), Some(8)]);
     decode(&mut cache, 1, &[2]);
     assert_eq!(owners(&cache, POOL), [Some(10), Some(1), Some(8)]);
+}
+
+/// The same experts in the same slots, with the same stamps; but one cache has used 0 more often, and the other 1.
+#[test]
+fn a_digest_is_of_what_victims_go_by() {
+    let of = |rule, often: u32| {
+        let mut cache = ruled(rule, 1, 8, 2);
+        for routes in [&[0, 1][..], &[often], &[often], &[0, 1]] {
+            commit(&mut cache, layer(0), routes);
+        }
+        cache
+    };
+    for rule in Eviction::ALL {
+        let mut caches = [of(rule, 0), of(rule, 1)];
+        let same = caches[0].digest() == caches[1].digest();
+        let slots = caches.each_mut().map(|cache| commit(cache, layer(0), &[2]).slots()[0]);
+        assert_eq!((same, slots[0] == slots[1]), (rule == Eviction::Lru, rule == Eviction::Lru), "{rule}");
+        assert_eq!(of(rule, 0).digest(), of(rule, 0).digest(), "{rule}");
+    }
+}
+
+/// A copy has the room of what it is a copy of.
+#[test]
+fn a_copy_chooses_the_same_victims() {
+    for rule in SCORED {
+        let mut cache = ruled(rule, 2, 8, 5);
+        for step in 0..40 {
+            commit(&mut cache, layer(step % 2), &[step * 5 % 8, step * step % 8]);
+        }
+        let mut copy = cache.clone();
+        for step in 0..10 {
+            let routes = [step % 8, (step * 3 + 1) % 8];
+            let plans = [&mut cache, &mut copy].map(|cache| commit(cache, layer(step % 2), &routes));
+            assert_eq!(plans[0].copies(), plans[1].copies());
+        }
+    }
 }
