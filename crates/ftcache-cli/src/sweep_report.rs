@@ -3,6 +3,7 @@
 use std::fmt::{Result, Write};
 
 use ftcache::Scope;
+use ftcache_trace::Phase;
 use serde_json::{Value, json};
 
 use crate::sweep::Sweep;
@@ -38,6 +39,11 @@ pub(crate) fn write(sweep: &Sweep, out: &mut String) -> Result {
                 writeln!(out, "note: the trace is of {:?}; this model is {:?}", header.model, bytes.name)?;
             }
         }
+    }
+    let prompts = header.segments.iter().filter(|segment| segment.phase == Phase::Prefill);
+    let prompts: u64 = prompts.map(|segment| segment.tokens).sum();
+    if prompts > 0 {
+        writeln!(out, "{} of the tokens are prompts, and taken for steps of decode like the others", grouped(prompts))?;
     }
     writeln!(out, "LRU is counted up to ties within a step; `replay` has one size to the last miss")?;
     if sweep.lines.iter().any(|line| line.split == "curve") {

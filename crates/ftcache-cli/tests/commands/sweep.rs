@@ -47,6 +47,7 @@ fn lines_of_a_trained_model() {
     insta::assert_snapshot!(done(&arguments), @"
     tinymoe-13.7M (trained for this file; see README): 18,688 tokens, 8 layers of 64 experts, top-6
     149,504 steps use 511 experts 897,024 times; the widest uses 6
+    16,384 of the tokens are prompts, and taken for steps of decode like the others
     LRU is counted up to ties within a step; `replay` has one size to the last miss
     curve: each half of the trace, cut at token 10,240, has its slots divided by the other's misses
 
