@@ -93,7 +93,7 @@ fn rates_by_which_no_step_can_be_timed_are_refused_with_both_numbers() {
     no point for experts of 2000000 bytes without a tag
     a link rate of 0.4 bytes a second; times are counted from 1 to 17592186044416
     a CPU rate of 20000000000000 bytes a second; times are counted from 1 to 17592186044416
-    a link rate of 1000000000000000000000000000000 bytes a second; times are counted from 1 to 17592186044416
+    a contended link rate of 1000000000000000000000000000000 bytes a second; times are counted from 1 to 17592186044416
     the experts of a layer have 100000000000000 bytes; times are counted up to 70368744177664
     a step takes 2000 seconds besides its bytes; times are counted up to 1099
     ");

@@ -116,8 +116,9 @@ impl Scores {
         })
     }
 
-    /// Every number that victims depend on, in a fixed order, for digests.
+    /// Every number that victims depend on, that of the rule among them, in a fixed order, for digests.
     pub fn each_number(&self, mut each: impl FnMut(u64)) {
+        each(self.rule as u64);
         let turns = self.turns.iter().chain(&self.weights).copied();
         turns.chain(self.counts.iter().flatten().copied()).for_each(|number| each(number.into()));
         self.shares.iter().flatten().for_each(|share| {

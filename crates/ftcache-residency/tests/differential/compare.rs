@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use ftcache_policy::{ExpertId, LayerId, PoolId, SlotId};
 use ftcache_residency::{
     Absence, Cache, EnsureError, HintStats, LateStats, PinError, Plan, Run, StageError, StagePlan,
 };
-use ftcache_testkit::reference::{self, Answer, Cause, Reference, Refusal, Step};
+use ftcache_testkit::reference::{self, Answer, Cause, Reference, Refusal, Scores, Step};
 
 pub(crate) type Outcome = Result<(), String>;
 
@@ -297,8 +298,9 @@ fn stats(ours: ftcache_residency::Stats) -> reference::Stats {
     }
 }
 
-/// Step and slots in use, as the digest numbers them: over all pools, with the experts flat.
-type Residency = (u64, Vec<(usize, u32, u64)>);
+/// Step and slots in use, as the digest numbers them: over all pools, with the experts flat; and the model's scores, as
+/// a hash, since runs are in many states.
+type Residency = (u64, Vec<(usize, u32, u64)>, u64);
 
 /// Digests of states that a run has been in: equal states have equal digests, and others others.
 #[derive(Debug, Default)]
@@ -308,11 +310,14 @@ pub(crate) struct Digests {
 }
 
 impl Digests {
-    pub(crate) fn note(&mut self, cache: &Cache, slots: &Slots) -> Outcome {
+    pub(crate) fn note(&mut self, cache: &Cache, slots: &Slots, scores: Option<&Scores>) -> Outcome {
         let resident = |(index, &(stamp, owner)): (usize, &Slot)| {
             owner.map(|(layer, expert)| (index, layer * cache.expert_count() + expert, stamp))
         };
-        let state = (cache.step(), slots.iter().flatten().enumerate().filter_map(resident).collect::<Vec<_>>());
+        let mut scored = DefaultHasher::new();
+        format!("{scores:?}").hash(&mut scored);
+        let in_use = slots.iter().flatten().enumerate().filter_map(resident).collect();
+        let state = (cache.step(), in_use, scored.finish());
         let digest = cache.digest();
         if *self.of_state.entry(state.clone()).or_insert(digest) != digest {
             return Err(format!("digest {digest:016x} of a state that had another: {state:?}"));

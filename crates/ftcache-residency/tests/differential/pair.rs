@@ -175,7 +175,7 @@ impl Pair {
         compare::same_state(&self.cache, &self.model, &self.pool_of_layer, &self.slots)?;
         same("generation", self.cache.generation(), self.generation)?;
         same("chunks that have ended", self.cache.chunk_total(), self.chunk_total)?;
-        self.digests.note(&self.cache, &self.slots)
+        self.digests.note(&self.cache, &self.slots, self.model.scores())
     }
 
     pub(crate) fn ensure(&mut self, step: &reference::Step, end: End) -> Outcome {

@@ -184,6 +184,11 @@ impl Reference {
         self.scores = Scores::new(rule, self.pool_of_layer.len());
     }
 
+    /// What victims go by beside stamps, where there is something.
+    pub fn scores(&self) -> Option<&Scores> {
+        self.scores.as_ref()
+    }
+
     /// The rule by which victims are chosen.
     pub fn eviction(&self) -> Eviction {
         self.scores.as_ref().map_or(Eviction::Lru, Scores::rule)
