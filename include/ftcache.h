@@ -2555,13 +2555,11 @@ ftcache_status ftcache_stats_json(struct ftcache *cache,
 FTCACHE_MUST_USE ftcache_status ftcache_stats_reset(struct ftcache *cache);
 
 // A number of 64 bits that stands for who is where, and for the order of victims: equal on ranks that decided alike.
-// Costs a pass over the slots, and over what ftcache_eviction counts; allocates nothing, waits for nothing. In device mode, of the time when the residency
-// went there: ftcache_device_reading_get has the device's.
+// Costs a pass over the slots, and over what ftcache_eviction counts; allocates nothing, waits for nothing. In device
+// mode, of the time when the residency went there: ftcache_device_reading_get has the device's.
 //
 // Requires: cache came from ftcache_new; digest points to a number.
-FTCACHE_MUST_USE
-ftcache_status ftcache_digest(struct ftcache *cache,
-                              uint64_t *digest);
+FTCACHE_MUST_USE ftcache_status ftcache_digest(struct ftcache *cache, uint64_t *digest);
 
 // Counts the rebuilds: with each, addresses that were handed out before are void. Allocates nothing, waits for
 // nothing.

@@ -312,8 +312,8 @@ pub unsafe extern "C" fn ftcache_stats_reset(cache: *mut ftcache) -> ftcache_sta
 }
 
 /// A number of 64 bits that stands for who is where, and for the order of victims: equal on ranks that decided alike.
-/// Costs a pass over the slots, and over what ftcache_eviction counts; allocates nothing, waits for nothing. In device mode, of the time when the residency
-/// went there: ftcache_device_reading_get has the device's.
+/// Costs a pass over the slots, and over what ftcache_eviction counts; allocates nothing, waits for nothing. In device
+/// mode, of the time when the residency went there: ftcache_device_reading_get has the device's.
 ///
 /// # Safety
 ///

@@ -15,8 +15,8 @@ pub enum Eviction {
     /// The least share of its layer's uses of late: a use counts half after 64 steps of its layer, and is counted of
     /// experts that are in no slot too.
     Lfu,
-    /// As `Lfu` with a half of 16 steps, over the number of layers until the expert's layer comes again: decode walks the
-    /// layers in order, so what the next layers are about to ask for stays.
+    /// As `Lfu` with a half of 16 steps, over the number of layers until the expert's layer comes again: decode walks
+    /// the layers in order, so what the next layers are about to ask for stays.
     Cyclic,
     /// As `Cyclic`, with six halves from 1 to 1,024 steps and with what followed the layer's last routes before, each
     /// as much as it has said of the uses so far.

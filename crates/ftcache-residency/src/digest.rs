@@ -5,8 +5,8 @@ use ftcache_policy::SlotId;
 use crate::Cache;
 
 impl Cache {
-    /// 64 bits of who is where, with which stamp, after which step, and of what victims go by: equal if all that is, else
-    /// other but for one time in 2^64. Neither pins count nor what hybrid steps remember.
+    /// 64 bits of who is where, with which stamp, after which step, and of what victims go by: equal if all that is,
+    /// else other but for one time in 2^64. Neither pins count nor what hybrid steps remember.
     ///
     /// The sum over all slots in use, wrapping, of `mix(mix(slot << 32 | expert) + stamp)`, and `mix(mix(2^64 - 1) +
     /// step)`. `slot` is counted over all pools, `expert` is flat, and `mix` is a step of SplitMix64. A sum has no

@@ -114,10 +114,9 @@ impl Cache {
     /// once what reads the slots' old owners is done.
     ///
     /// Victims are those of the rule, as seen from the step of `current`, which is the last one; of an empty plan, from
-    /// layer 0. No slot is taken that this step uses, none that is pinned, in flight or under
-    /// an open chunk's staging buffers, and none of an expert that an open hint has named. Rows of hints have stamp 1:
-    /// once a step has come that did not want them, they go first. The step counter goes on by one if any row is to be
-    /// copied.
+    /// layer 0. No slot is taken that this step uses, none that is pinned, in flight or under an open chunk's staging
+    /// buffers, and none of an expert that an open hint has named. Rows of hints have stamp 1: once a step has come
+    /// that did not want them, they go first. The step counter goes on by one if any row is to be copied.
     ///
     /// The answer is [`LatePlan::hint`], and the number of the hint [`LatePlan::flight`]. Where several open hints name
     /// an expert, it belongs to the last.

@@ -203,8 +203,8 @@ impl Pool {
         }
     }
 
-    /// Puts rows into the slots that go first, sparing those of `spared` and those that the step has stamped. Returns how
-    /// many were free.
+    /// Puts rows into the slots that go first, sparing those of `spared` and those that the step has stamped. Returns
+    /// how many were free.
     #[inline]
     fn place<'a>(
         &mut self,

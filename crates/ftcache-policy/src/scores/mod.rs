@@ -135,8 +135,8 @@ impl Scores {
         self.rule
     }
 
-    /// Counts a step's uses, at the cost of its routes and of a pass over the numbers of its layer: of each expert one, however many routes it has. Absent routes are none, and a step of these
-    /// alone is none.
+    /// Counts a step's uses: of each expert one, however many routes it has. Absent routes are none, and a step of these
+    /// alone is none. The cost is that of the routes, and a pass over the counts of the layer.
     ///
     /// `continues`: the step goes on with other experts, as one does that is wider than its pool.
     ///
@@ -245,6 +245,7 @@ impl Scores {
 }
 
 /// The chances of one layer's experts.
+#[derive(Debug, Clone, Copy)]
 pub struct Chances<'a> {
     counts: &'a [[u32; HALVES]],
     /// Empty if nothing follows.
