@@ -27,6 +27,13 @@ constexpr u64 WITH_HOST = 0xFFFFFFFFFFFFFFFFull;
 constexpr u32 SHARED_EXPERTS = 1024;
 constexpr u32 WORKSPACE_BYTES = 28;
 
+// Shares of a layer's uses: by the decayed counts of so many halves, and by what followed (`policy::ScoreNumbers`).
+constexpr u32 HALVES = 6;
+constexpr u32 COMPONENTS = 7;
+// An expert remembers so many steps right after it, of no more experts than these.
+constexpr u32 RING_STEPS = 8;
+constexpr u32 RING_WIDTH = 16;
+
 enum Phase : u32 { DECODE = 0, VERIFY = 1, PREFILL = 2, PHASE_COUNT = 3 };
 
 // Counters of one layer and phase, in the order of `residency::Stats`.
@@ -126,6 +133,28 @@ struct Tables {
     u32 pool_count;
 };
 
+// What victims go by under other rules than LRU, in device memory, as `policy::ScoreNumbers` has it. From `latest` to
+// `followed` null under rules that do not learn; all null under LRU, which is rule 0.
+struct Scores {
+    Pointer<u32> weights;       // [component]
+    Pointer<u32> turns;         // [layer]
+    Pointer<u32> counts;        // [flat expert][half]
+    Pointer<u64> totals;        // [layer][component]
+    Pointer<u64> gains;         // [layer][component]
+    Pointer<u16> latest;        // [layer][RING_WIDTH]
+    Pointer<u8> latest_widths;  // [layer]
+    Pointer<u16> ring_experts;  // [flat expert][RING_STEPS][RING_WIDTH]
+    Pointer<u8> ring_widths;    // [flat expert][RING_STEPS]
+    Pointer<u8> ring_next;      // [flat expert]
+    Pointer<u32> followed;      // [flat expert]
+    Pointer<u64> keys;          // [global slot]: room for an admission
+    u32 log_halves[HALVES];
+    u32 half_count;
+    u32 rule;
+    u32 learns;
+    u32 looks_at_distance;
+};
+
 struct PoolRange {
     u32 pool;
     // Global number of its slot 0.
@@ -204,6 +233,17 @@ struct HybridAdmission {
     u64 cpu_ids_stride;
     i64 cpu_none;
     Weights weights;
+};
+
+// The same under a rule with scores.
+struct ScoredAdmission {
+    Admission admission;
+    Scores scores;
+};
+
+struct ScoredHybridAdmission {
+    HybridAdmission hybrid;
+    Scores scores;
 };
 
 // One bank as a gather sees it. `row_bytes` 0: there are no rows.
@@ -348,6 +388,7 @@ struct Statistics {
     Pointer<Reading> reading;
     // As `Tables::stats`.
     Pointer<u64> stats;
+    Scores scores;
 };
 
 }  // namespace ftcache

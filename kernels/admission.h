@@ -15,6 +15,10 @@
 //   place      each victim's rank among them; the rank-th miss takes it        n^2 / T             7
 //   answer     a slot for each route                                           W / T
 //
+// Where victims go by score, a decode step is counted by and by (scores.h): it begins with `load`, goes on with `note`,
+// and has phases of its own after that, with barrier 3 before them whatever n is: `settle`, barrier 8 if the rule
+// learns, `follow`, barrier 9 if n > 0. Keys of 56 bits, worked out in `select`, take the place of stamps.
+//
 // A step without a miss to fetch ends after `note` with its answer: it reads no stamp. With some, the number of
 // barriers is seven and one for each digit of the step counter in 256ths (three below 2^24, four below 2^32), whatever
 // m, W and S are: victims are selected together. Stamps of up to KEPT slots a thread (4,096 with 1,024 threads) are
@@ -32,7 +36,7 @@
 // with each other to find duplicates (W^2).
 #pragma once
 
-#include "common.h"
+#include "scores.h"
 
 namespace ftcache {
 
@@ -63,7 +67,7 @@ struct AdmissionShared {
 
 // Room for each expert of the layer.
 struct Workspace {
-    Pointer<u64> keys;    // of misses when they were last active, then of victims their stamp
+    Pointer<u64> keys;    // of misses when they were last active, then of victims their stamp or key
     Pointer<u32> counts;  // routes to an expert
     Pointer<u32> places;  // where an expert is, as the step leaves it
     Pointer<u32> rows;    // misses in the order in which they are fetched
@@ -201,10 +205,12 @@ FTC_DEVICE void answer_nothing(const Admission& args, const HybridAdmission* hyb
     }
 }
 
-// Stamps of this warp's slots, NO_CANDIDATE of those that are pinned, withheld, or kept by a step that does not stamp
-// them.
+// Stamps or keys of this warp's slots, NO_CANDIDATE of those that are pinned, withheld, or kept by a step that does not
+// stamp them.
+template <bool SCORED>
 struct Candidates {
     const Admission& args;
+    const Scores* scores;
     const Workspace& work;
     u32 withheld;
     bool has_pins;
@@ -212,7 +218,7 @@ struct Candidates {
     u32 lane;
     u64 kept[KEPT];
 
-    FTC_DEVICE u64 stamp_of(u32 slot) const {
+    FTC_DEVICE u64 key_at(u32 slot) const {
         const Tables& tables = args.tables;
         if (slot < withheld || slot >= args.pool.slot_count) {
             return NO_CANDIDATE;
@@ -223,64 +229,98 @@ struct Candidates {
         }
         const u64 stamp = tables.stamp[place];
         // Hits of decode have the highest stamp there is, that of the step, and there are enough others.
-        if (args.phase == DECODE) {
+        if (!SCORED && args.phase == DECODE) {
             return stamp;
         }
-        // Hits of other phases keep their stamps, and are told by who they are.
-        const u32 local = u32(tables.owner[place]) - args.layer * tables.expert_count;
-        const bool is_hit = stamp != 0 && local < tables.expert_count && work.counts[local] != 0;
-        return is_hit ? NO_CANDIDATE : stamp;
+        // Other hits are told by who they are.
+        const u32 owner = tables.owner[place];
+        const u32 local = owner - args.layer * tables.expert_count;
+        if (stamp != 0 && local < tables.expert_count && work.counts[local] != 0) {
+            return NO_CANDIDATE;
+        }
+        if constexpr (SCORED) {
+            return key_of(*scores, tables, args.layer, stamp, owner);
+        } else {
+            return stamp;
+        }
     }
 
     FTC_DEVICE void load() {
-        FTC_UNROLL
-        for (u32 tile = 0; tile < KEPT; ++tile) {
-            kept[tile] = tile < range.tiles ? stamp_of(range.first + tile * WARP + lane) : NO_CANDIDATE;
+        if constexpr (SCORED) {
+            load_scored();
+        } else {
+            FTC_UNROLL
+            for (u32 tile = 0; tile < KEPT; ++tile) {
+                kept[tile] = tile < range.tiles ? key_at(range.first + tile * WARP + lane) : NO_CANDIDATE;
+            }
+        }
+    }
+
+    // A key costs much more than a stamp: it is worked out in one place, and once, also of those that are not kept.
+    FTC_DEVICE void load_scored() {
+        FTC_ROLL
+        for (u32 tile = 0; tile < range.tiles; ++tile) {
+            const u32 slot = range.first + tile * WARP + lane;
+            const u64 key = key_at(slot);
+            FTC_UNROLL
+            for (u32 index = 0; index < KEPT; ++index) {
+                kept[index] = tile == index ? key : kept[index];
+            }
+            if (tile >= KEPT && slot < args.pool.slot_count) {
+                scores->keys[u64(args.pool.first) + slot] = key;
+            }
         }
     }
 
     // Picked and not indexed, so that what is kept stays in registers and a loop over it need not be unrolled.
-    FTC_DEVICE u64 stamp_at(u32 tile) const {
+    FTC_DEVICE u64 of_tile(u32 tile) const {
         if (tile >= KEPT) {
-            return stamp_of(range.first + tile * WARP + lane);
+            const u32 slot = range.first + tile * WARP + lane;
+            if constexpr (SCORED) {
+                return slot < args.pool.slot_count ? u64(scores->keys[u64(args.pool.first) + slot]) : NO_CANDIDATE;
+            } else {
+                return key_at(slot);
+            }
         }
-        u64 stamp = kept[0];
+        u64 key = kept[0];
         FTC_UNROLL
         for (u32 other = 1; other < KEPT; ++other) {
-            stamp = tile == other ? kept[other] : stamp;
+            key = tile == other ? kept[other] : key;
         }
-        return stamp;
+        return key;
     }
 
-    // Calls `visit(slot, stamp)`, slots ascending over lanes and calls; all lanes together.
+    // Calls `visit(slot, key)`, slots ascending over lanes and calls; all lanes together.
     template <class Visit>
     FTC_DEVICE void each(Visit visit) const {
         FTC_ROLL
         for (u32 tile = 0; tile < range.tiles; ++tile) {
-            visit(range.first + tile * WARP + lane, stamp_at(tile));
+            visit(range.first + tile * WARP + lane, of_tile(tile));
         }
     }
 };
 
-// The last victim: those whose stamp, shifted, is below `prefix`, and the first `within` by slot of those that have it.
+// The last victim: those whose key, shifted, is below `prefix`, and the first `within` by slot of those that have it.
 struct Threshold {
     u64 prefix;
     u32 shift;
     u32 within;
 };
 
-// The stamp that parts `wanted` victims from the rest, found digit by digit from the highest that a stamp can have.
-FTC_DEVICE Threshold select(const Candidates& candidates, AdmissionShared& shared, u64 step, u32 wanted) {
+// The stamp or key that parts `wanted` victims from the rest, found digit by digit from the highest of `highest`, which
+// none is above.
+template <bool SCORED>
+FTC_DEVICE Threshold select(const Candidates<SCORED>& candidates, AdmissionShared& shared, u64 highest, u32 wanted) {
     const u32 lane = candidates.lane;
-    Threshold threshold{0, (63 - leading_zeros(step)) / DIGIT_BITS * DIGIT_BITS, wanted};
+    Threshold threshold{0, (63 - leading_zeros(highest)) / DIGIT_BITS * DIGIT_BITS, wanted};
     FTC_ROLL
     for (u32 round = 0;; ++round) {
         const u32 base = round * DIGITS;
         const u32 shift = threshold.shift;
         const u64 prefix = threshold.prefix;
-        candidates.each([&](u32, u64 stamp) {
-            const bool counts = stamp != NO_CANDIDATE && ((stamp >> shift) >> DIGIT_BITS) == prefix;
-            const u32 digit = static_cast<u32>(stamp >> shift) % DIGITS;
+        candidates.each([&](u32, u64 key) {
+            const bool counts = key != NO_CANDIDATE && ((key >> shift) >> DIGIT_BITS) == prefix;
+            const u32 digit = static_cast<u32>(key >> shift) % DIGITS;
             // High digits are nearly all alike, and adding to one counter 32 times would take 32 turns.
             const u32 counting = warp_ballot(counts);
             if (counting == 0) {
@@ -330,9 +370,10 @@ FTC_DEVICE Threshold select(const Candidates& candidates, AdmissionShared& share
     }
 }
 
-template <bool HYBRID>
-FTC_DEVICE void admit(const Admission& args, const HybridAdmission* hybrid, AdmissionShared& shared,
-                      Pointer<u8> dynamic) {
+// `hybrid`, and `scores` with their shared memory, are null where it is not that.
+template <bool HYBRID, bool SCORED>
+FTC_DEVICE void admit(const Admission& args, const HybridAdmission* hybrid, const Scores* scores,
+                      AdmissionShared& shared, ScoringShared* scoring_shared, Pointer<u8> dynamic) {
     const Place at = here();
     const Tables& tables = args.tables;
     const u32 experts = tables.expert_count;
@@ -353,6 +394,11 @@ FTC_DEVICE void admit(const Admission& args, const HybridAdmission* hybrid, Admi
     if constexpr (HYBRID) {
         carried = tables.carried[args.layer];
     }
+    u32 turn = 0;
+    if constexpr (SCORED) {
+        turn = scores->turns[args.layer] + 1;
+    }
+    const auto scoring = [&] { return Scoring{*scores, *scoring_shared, args.layer, first_expert, turn}; };
 
     // Load. The places come in one coalesced read.
     FTC_ROLL
@@ -370,6 +416,9 @@ FTC_DEVICE void admit(const Admission& args, const HybridAdmission* hybrid, Admi
         shared.pinned_hits = 0;
         shared.hit_routes = 0;
         shared.stray = NO_ROUTE;
+    }
+    if constexpr (SCORED) {
+        scoring().load(at);
     }
     // Without this a route could be counted before its counter is cleared.
     barrier<0>();
@@ -426,6 +475,9 @@ FTC_DEVICE void admit(const Admission& args, const HybridAdmission* hybrid, Admi
     hit_routes = warp_sum(hit_routes);
     if (at.lane == 0) {
         shared.warp_misses[at.warp] = warp_misses;
+        if constexpr (SCORED) {
+            scoring_shared->warp_used[at.warp] = warp_hits + warp_misses;
+        }
         if (warp_hits > 0) {
             atomic_add(&shared.hit_count, warp_hits);
             atomic_add(&shared.hit_routes, hit_routes);
@@ -455,14 +507,29 @@ FTC_DEVICE void admit(const Admission& args, const HybridAdmission* hybrid, Admi
         return;
     }
     const u64 step = last_step + 1;
+    const u32 distinct = hit_count + misses.total;
+    // What is not decode is not counted, and neither is a step without routes.
+    const bool is_scored = SCORED && args.phase == DECODE && distinct > 0;
 
     // Note. From here on the step happens.
     u32 rank = misses.before;
+    u32 used_before = 0;
+    if constexpr (SCORED) {
+        used_before = share_of(scoring_shared->warp_used, at).before;
+    }
     FTC_ROLL
     for (u32 tile = 0; tile < range.tiles; ++tile) {
         const u32 expert = range.first + tile * WARP + at.lane;
         const auto [count, place, hit, miss] = routed(work, expert, experts);
         const u32 missing = warp_ballot(miss);
+        if constexpr (SCORED) {
+            const u32 used = warp_ballot(count != 0);
+            if (is_scored && expert < experts) {
+                const u32 mine = used_before + count_ones(used & lanes_below(at.lane));
+                scoring().note(expert, count != 0, mine);
+            }
+            used_before += count_ones(used);
+        }
         if (count != 0) {
             const u32 flat = first_expert + expert;
             if (hit && args.phase == DECODE) {
@@ -497,9 +564,26 @@ FTC_DEVICE void admit(const Admission& args, const HybridAdmission* hybrid, Admi
         rank += count_ones(missing);
     }
 
-    if (fetched > 0) {
-        // Without this a hit could be taken for a victim, and a miss be ranked before it is listed.
+    if (is_scored || fetched > 0) {
+        // Without this a hit could be taken for a victim, a miss be ranked before it is listed, and a weight be moved
+        // by some of the credits.
         barrier<3>();
+    }
+    if constexpr (SCORED) {
+        if (is_scored) {
+            scoring().settle(distinct, at);
+            if (scores->learns != 0) {
+                // Without this a ring could be counted that the step is not in yet.
+                barrier<8>();
+                scoring().follow(distinct, at);
+            }
+            if (fetched > 0) {
+                // Without this a slot could get a key of before the step.
+                barrier<9>();
+            }
+        }
+    }
+    if (fetched > 0) {
         if constexpr (HYBRID) {
             // Rank.
             FTC_ROLL
@@ -529,16 +613,17 @@ FTC_DEVICE void admit(const Admission& args, const HybridAdmission* hybrid, Admi
 
         // Select.
         const Range slots = range_of(args.pool.slot_count, at);
-        Candidates candidates{args, work, pool.withheld, has_pins, slots, at.lane, {}};
+        Candidates<SCORED> candidates{args, scores, work, pool.withheld, has_pins, slots, at.lane, {}};
         candidates.load();
-        const Threshold threshold = select(candidates, shared, step, fetched);
+        const u64 highest = SCORED ? (u64(1) << KEY_BITS) - 1 : step;
+        const Threshold threshold = select(candidates, shared, highest, fetched);
 
         // Count.
         u32 warp_below = 0, warp_within = 0;
-        candidates.each([&](u32, u64 stamp) {
-            const u64 high = stamp >> threshold.shift;
-            warp_below += count_ones(warp_ballot(stamp != NO_CANDIDATE && high < threshold.prefix));
-            warp_within += count_ones(warp_ballot(stamp != NO_CANDIDATE && high == threshold.prefix));
+        candidates.each([&](u32, u64 key) {
+            const u64 high = key >> threshold.shift;
+            warp_below += count_ones(warp_ballot(key != NO_CANDIDATE && high < threshold.prefix));
+            warp_within += count_ones(warp_ballot(key != NO_CANDIDATE && high == threshold.prefix));
         });
         if (at.lane == 0) {
             shared.warp_below[at.warp] = warp_below;
@@ -550,17 +635,17 @@ FTC_DEVICE void admit(const Admission& args, const HybridAdmission* hybrid, Admi
         u32 within = share_of(shared.warp_within, at).before;
 
         // List.
-        candidates.each([&](u32 slot, u64 stamp) {
-            const u64 high = stamp >> threshold.shift;
-            const bool is_below = stamp != NO_CANDIDATE && high < threshold.prefix;
-            const bool is_within = stamp != NO_CANDIDATE && high == threshold.prefix;
+        candidates.each([&](u32 slot, u64 key) {
+            const u64 high = key >> threshold.shift;
+            const bool is_below = key != NO_CANDIDATE && high < threshold.prefix;
+            const bool is_within = key != NO_CANDIDATE && high == threshold.prefix;
             const u32 all_below = warp_ballot(is_below), all_within = warp_ballot(is_within);
             const u32 within_before = within + count_ones(all_within & lanes_below(at.lane));
             if (is_below || (is_within && within_before < threshold.within)) {
                 const u32 below_before = below + count_ones(all_below & lanes_below(at.lane));
                 const u32 victim = below_before + least(within_before, threshold.within);
                 work.listed[victim] = slot;
-                work.keys[victim] = stamp;
+                work.keys[victim] = key;
                 work.owners[victim] = u32(tables.owner[u64(args.pool.first) + slot]);
             }
             below += count_ones(all_below);
@@ -637,7 +722,6 @@ FTC_DEVICE void admit(const Admission& args, const HybridAdmission* hybrid, Admi
         if constexpr (HYBRID) {
             tables.carried[args.layer] = carried;
         }
-        const u32 distinct = hit_count + misses.total;
         plan[0] = PlanHead{fetched, distinct, misses.total, misses.total - fetched, step, 0};
         const u64 counted[] = {1, u64(width - shared.absent_count), shared.hit_routes, distinct, misses.total, fetched};
         FTC_UNROLL

@@ -8,7 +8,7 @@ namespace ftcache {
 FTC_KERNEL(ftcache_admit, Admission) {
     FTC_SHARED(AdmissionShared, shared);
     FTC_DYNAMIC_SHARED(dynamic);
-    admit<false>(args, nullptr, shared, dynamic);
+    admit<false, false>(args, nullptr, nullptr, shared, nullptr, dynamic);
 }
 
 }  // namespace ftcache

@@ -7,7 +7,7 @@ namespace ftcache {
 FTC_KERNEL(ftcache_admit_hybrid, HybridAdmission) {
     FTC_SHARED(AdmissionShared, shared);
     FTC_DYNAMIC_SHARED(dynamic);
-    admit<true>(args.admission, &args, shared, dynamic);
+    admit<true, false>(args.admission, &args, nullptr, shared, nullptr, dynamic);
 }
 
 }  // namespace ftcache

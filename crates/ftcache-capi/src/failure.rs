@@ -1,7 +1,6 @@
 //! What did not succeed, as C is told it: a status by which code can tell errors apart, and the message.
 
 use ftcache_core::policy::{BytesError, ConfigurationError, CpuLayersError, ProfileError, RatesError};
-use ftcache_core::residency::StateError;
 use ftcache_core::transfer::{ArenaError, AttachError, LinkError, LoadArenaError, RegisterError};
 use ftcache_core::{
     BankError, DeviceError, DeviceModeError, DriverError, EnsureError, Error, EvictionError, GeometryError, PinError,
@@ -108,10 +107,9 @@ fn of_device_mode(error: &DeviceModeError) -> ftcache_status {
         DeviceModeError::Device(error) => of_device(error),
         DeviceModeError::Step(error) => of_step(error),
         DeviceModeError::Bank(error) => of_bank(error),
-        DeviceModeError::State(StateError::Scored { .. })
-        | DeviceModeError::NotDirect { .. }
-        | DeviceModeError::NoStaging
-        | DeviceModeError::Unsupported { .. } => ftcache_status::Unsupported,
+        DeviceModeError::NotDirect { .. } | DeviceModeError::NoStaging | DeviceModeError::Unsupported { .. } => {
+            ftcache_status::Unsupported
+        }
         DeviceModeError::OnDevice | DeviceModeError::OnHost | DeviceModeError::ChunkOpen => ftcache_status::OutOfOrder,
         DeviceModeError::UnknownBuffer { .. } => ftcache_status::OutOfRange,
         _ => ftcache_status::InvalidArgument,

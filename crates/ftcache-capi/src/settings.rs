@@ -98,12 +98,12 @@ pub enum ftcache_fetch_order {
 
 /// Which rule says who goes. Free slots go first, then what prefill, rejected drafts or wasted hints brought and no step
 /// has used since; ties go to the lower slot. All but LRU count uses: of decode steps when they are admitted, of drafts
-/// when they are accepted, of prefill never. They keep the counts in host memory, some 300 bytes an expert for
-/// FTCACHE_EVICTION_LEARNED, which wants no more than 65,536 experts a layer.
+/// when they are accepted, of prefill never. They keep the counts in host memory, and in device mode on the device: some
+/// 300 bytes an expert for FTCACHE_EVICTION_LEARNED, which wants no more than 65,536 experts a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ftcache_eviction {
-    /// The least recently used: exact, and the only one with admission on the device.
+    /// The least recently used: exact.
     Lru = 0,
     /// The least share of its layer's uses of late: a use counts half after 64 steps of its layer.
     Lfu = 1,
@@ -285,8 +285,7 @@ pub struct ftcache_settings {
     pub device_name: *const c_char,
     /// 1: the fraction of fetch_rule is each layer's by the rates.
     pub fetch_measured: u32,
-    /// An ftcache_eviction. Every rule but LRU is refused with FTCACHE_ADMISSION_DEVICE, with
-    /// FTCACHE_STRATEGY_CPU and by ftcache_device_enter.
+    /// An ftcache_eviction. Every rule but LRU is refused with FTCACHE_STRATEGY_CPU.
     pub eviction: u32,
     /// Tags that the CPU can compute; NULL if it can compute all.
     pub cpu_tags: *const ftcache_tag,

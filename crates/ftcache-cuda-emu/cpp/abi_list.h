@@ -63,6 +63,8 @@ FTC_STRUCT(Entry, 2, target, source)
 FTC_STRUCT(PlanHead, 6, copy_count, distinct, misses, left, step, reserved)
 FTC_STRUCT(Tables, 17, header, place, active, routed, marked, carried, stats, plans, copies, stamp, owner, pinned,
            pools, layer_count, expert_count, slot_count, pool_count)
+FTC_STRUCT(Scores, 17, weights, turns, counts, totals, gains, latest, latest_widths, ring_experts, ring_widths,
+           ring_next, followed, keys, log_halves, half_count, rule, learns, looks_at_distance)
 FTC_STRUCT(PoolRange, 4, pool, first, slot_count, reserved)
 FTC_STRUCT(Routes, 8, base, row_count, row_stride, per_row, id_bytes, absent, has_absent, reserved)
 FTC_STRUCT(Answers, 5, base, row_stride, cpu, absent, map)
@@ -70,6 +72,8 @@ FTC_STRUCT(Admission, 8, tables, generation, pool, layer, phase, routes, answers
 FTC_STRUCT(FetchRule, 4, rule, order, number, most)
 FTC_STRUCT(Weights, 8, source, source_stride, device, device_stride, cpu, cpu_stride, bytes, reserved)
 FTC_STRUCT(HybridAdmission, 6, admission, fetch, cpu_ids, cpu_ids_stride, cpu_none, weights)
+FTC_STRUCT(ScoredAdmission, 2, admission, scores)
+FTC_STRUCT(ScoredHybridAdmission, 2, hybrid, scores)
 FTC_STRUCT(BankRows, 7, source, source_stride, target, target_stride, row_bytes, source_rows, target_rows)
 FTC_STRUCT(Gather, 9, header, generation, entry_count, entries, banks, bank_count, entry_max, layer, reserved)
 FTC_STRUCT(Await, 7, tables, generation, pool, layer, word_value, word, patience)
@@ -82,20 +86,22 @@ FTC_STRUCT(Reset, 2, tables, generation)
 FTC_STRUCT(ZeroSpan, 4, base, stride, row_bytes, row_count)
 FTC_STRUCT(Zero, 7, spans, span_count, layer, header, generation, pools, guard)
 FTC_STRUCT(Reading, 6, begun, ended, generation, step, digest, resident_count)
-FTC_STRUCT(Statistics, 4, tables, generation, reading, stats)
+FTC_STRUCT(Statistics, 5, tables, generation, reading, stats, scores)
 
 #define FTC_STRUCTS(X)                                                                                            \
-    X(Fault) X(Header) X(PoolState) X(Entry) X(PlanHead) X(Tables) X(PoolRange) X(Routes) X(Answers) X(Admission) \
-    X(FetchRule) X(Weights) X(HybridAdmission) X(BankRows) X(Gather) X(Await) X(Guard) X(CompactHits) X(StageBank) X(Materialize)   \
-    X(Invalidate) X(Reset) X(ZeroSpan) X(Zero) X(Reading) X(Statistics)
+    X(Fault) X(Header) X(PoolState) X(Entry) X(PlanHead) X(Tables) X(Scores) X(PoolRange) X(Routes) X(Answers)    \
+    X(Admission) X(FetchRule) X(Weights) X(HybridAdmission) X(ScoredAdmission) X(ScoredHybridAdmission)           \
+    X(BankRows) X(Gather) X(Await) X(Guard) X(CompactHits) X(StageBank) X(Materialize) X(Invalidate) X(Reset)     \
+    X(ZeroSpan) X(Zero) X(Reading) X(Statistics)
 
 #define FTC_CONSTANTS(X)                                                                                            \
     X(PLACE_LIMIT) X(ABSENT_FIRST) X(ABSENCE_COUNT) X(NOBODY) X(COLD) X(LAST_STEP) X(WITH_HOST) X(SHARED_EXPERTS)   \
-    X(WORKSPACE_BYTES) X(ZERO_SPANS_MAX) X(NEVER_ROUTED) X(EVICTED) X(STAGED) X(FREED) X(ON_CPU) X(IN_FLIGHT)       \
-    X(DECODE) X(VERIFY) X(PREFILL) X(PHASE_COUNT) X(STEPS) X(ROUTES) X(HIT_ROUTES) X(DISTINCT) X(MISSES) X(FETCHED) \
-    X(EVICTIONS) X(COLD_MISSES) X(CAPACITY_MISSES) X(STAGING_MISSES) X(FREED_MISSES) X(CPU_MISSES) X(REFUSED)       \
-    X(COUNTER_COUNT) X(NO_FAULT) X(UNKNOWN_EXPERT) X(STEP_TOO_WIDE) X(STALE_GENERATION) X(HOST_MODE)                \
-    X(LAST_STEP_REACHED) X(WORD_TIMEOUT) X(NO_CHUNK) X(UP_TO) X(MIN_WAIT) X(PREFER_FETCH) X(CARRY) X(BY_RECENCY) X(LOWEST_ID)
+    X(WORKSPACE_BYTES) X(HALVES) X(COMPONENTS) X(RING_STEPS) X(RING_WIDTH) X(ZERO_SPANS_MAX) X(NEVER_ROUTED)        \
+    X(EVICTED) X(STAGED) X(FREED) X(ON_CPU) X(IN_FLIGHT) X(DECODE) X(VERIFY) X(PREFILL) X(PHASE_COUNT) X(STEPS)     \
+    X(ROUTES) X(HIT_ROUTES) X(DISTINCT) X(MISSES) X(FETCHED) X(EVICTIONS) X(COLD_MISSES) X(CAPACITY_MISSES)         \
+    X(STAGING_MISSES) X(FREED_MISSES) X(CPU_MISSES) X(REFUSED) X(COUNTER_COUNT) X(NO_FAULT) X(UNKNOWN_EXPERT)       \
+    X(STEP_TOO_WIDE) X(STALE_GENERATION) X(HOST_MODE) X(LAST_STEP_REACHED) X(WORD_TIMEOUT) X(NO_CHUNK) X(UP_TO)     \
+    X(MIN_WAIT) X(PREFER_FETCH) X(CARRY) X(BY_RECENCY) X(LOWEST_ID)
 
 #define FTC_NUMBER(name) {#name, static_cast<u64>(name)},
 constexpr Number CONSTANTS[] = {FTC_CONSTANTS(FTC_NUMBER)};

@@ -2,17 +2,19 @@
 // too, so each stands on a line of its own.
 #pragma once
 
-#define FTC_KERNELS(X)                       \
-    X(ftcache_admit, Admission)              \
-    X(ftcache_admit_hybrid, HybridAdmission) \
-    X(ftcache_await, Await)                  \
-    X(ftcache_gather_rows, Gather)           \
-    X(ftcache_gather_slots, Gather)          \
-    X(ftcache_compact_hits, CompactHits)     \
-    X(ftcache_invalidate, Invalidate)        \
-    X(ftcache_materialize, Materialize)      \
-    X(ftcache_zero, Zero)                    \
-    X(ftcache_reset, Reset)                  \
+#define FTC_KERNELS(X)                                    \
+    X(ftcache_admit, Admission)                           \
+    X(ftcache_admit_hybrid, HybridAdmission)              \
+    X(ftcache_admit_scored, ScoredAdmission)              \
+    X(ftcache_admit_hybrid_scored, ScoredHybridAdmission) \
+    X(ftcache_await, Await)                               \
+    X(ftcache_gather_rows, Gather)                        \
+    X(ftcache_gather_slots, Gather)                       \
+    X(ftcache_compact_hits, CompactHits)                  \
+    X(ftcache_invalidate, Invalidate)                     \
+    X(ftcache_materialize, Materialize)                   \
+    X(ftcache_zero, Zero)                                 \
+    X(ftcache_reset, Reset)                               \
     X(ftcache_statistics, Statistics)
 
 // Kernels that test what runs kernels, in self_test.cu.

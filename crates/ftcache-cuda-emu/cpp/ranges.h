@@ -71,7 +71,26 @@ inline void describe_routes(const Routes& routes, Pointer<u8> base, u64 stride, 
     sink.rows(name, base.raw(), routes.per_row * width, stride, routes.row_count, access);
 }
 
-inline void describe_admission(const Admission& args, bool hybrid, Sink& sink) {
+inline void describe_scores(const Scores& scores, const Tables& tables, u32 access, Sink& sink) {
+    const u64 layers = tables.layer_count, experts = layers * tables.expert_count;
+    sink.items("scores.weights", scores.weights, COMPONENTS, access);
+    sink.items("scores.turns", scores.turns, layers, access);
+    sink.items("scores.counts", scores.counts, experts * HALVES, access);
+    sink.items("scores.totals", scores.totals, layers * COMPONENTS, access);
+    sink.items("scores.gains", scores.gains, layers * COMPONENTS, access);
+    sink.items("scores.latest", scores.latest, layers * RING_WIDTH, access);
+    sink.items("scores.latest_widths", scores.latest_widths, layers, access);
+    sink.items("scores.ring_experts", scores.ring_experts, experts * RING_STEPS * RING_WIDTH, access);
+    sink.items("scores.ring_widths", scores.ring_widths, experts * RING_STEPS, access);
+    sink.items("scores.ring_next", scores.ring_next, experts, access);
+    sink.items("scores.followed", scores.followed, experts, access);
+    if (access == BOTH) {
+        sink.items("scores.keys", scores.keys, tables.slot_count, access);
+    }
+}
+
+// Whether the launch is of the cache as it is.
+inline bool describe_admission(const Admission& args, bool hybrid, Sink& sink) {
     const Tables& tables = args.tables;
     const Routes& routes = args.routes;
     const u64 experts = tables.expert_count, first = u64(args.layer) * experts;
@@ -83,7 +102,7 @@ inline void describe_admission(const Admission& args, bool hybrid, Sink& sink) {
     // A step goes on only if the launch is current: else it is read, for the report.
     const bool current = sink.look(tables.header, header) && header.generation == args.generation;
     if (!describe_header(tables.header, args.generation, current ? BOTH : READ | RARELY, sink)) {
-        return;
+        return false;
     }
     sink.items("place", tables.place, tables.layer_count * experts, BOTH);
     sink.items("routed", tables.routed + first, experts, BOTH);
@@ -103,18 +122,33 @@ inline void describe_admission(const Admission& args, bool hybrid, Sink& sink) {
     if (experts > SHARED_EXPERTS) {
         sink.items("scratch", args.scratch, experts * WORKSPACE_BYTES, BOTH);
     }
+    return true;
 }
 
 inline void describe(const Admission& args, Sink& sink) { describe_admission(args, false, sink); }
 
-inline void describe(const HybridAdmission& args, Sink& sink) {
+inline bool describe_hybrid(const HybridAdmission& args, Sink& sink) {
     const Routes& routes = args.admission.routes;
     const Weights& weights = args.weights;
     describe_routes(routes, args.cpu_ids, args.cpu_ids_stride, routes.id_bytes, "cpu_ids", WRITE, sink);
     describe_routes(routes, weights.source, weights.source_stride, weights.bytes, "weights.source", READ, sink);
     describe_routes(routes, weights.device, weights.device_stride, weights.bytes, "weights.device", WRITE, sink);
     describe_routes(routes, weights.cpu, weights.cpu_stride, weights.bytes, "weights.cpu", WRITE, sink);
-    describe_admission(args.admission, true, sink);
+    return describe_admission(args.admission, true, sink);
+}
+
+inline void describe(const HybridAdmission& args, Sink& sink) { describe_hybrid(args, sink); }
+
+inline void describe(const ScoredAdmission& args, Sink& sink) {
+    if (describe_admission(args.admission, false, sink)) {
+        describe_scores(args.scores, args.admission.tables, BOTH, sink);
+    }
+}
+
+inline void describe(const ScoredHybridAdmission& args, Sink& sink) {
+    if (describe_hybrid(args.hybrid, sink)) {
+        describe_scores(args.scores, args.hybrid.admission.tables, BOTH, sink);
+    }
 }
 
 inline void describe(const Gather& args, Sink& sink) {
@@ -227,6 +261,9 @@ inline void describe(const Statistics& args, Sink& sink) {
     sink.items("stats", tables.stats, counters, READ);
     sink.items("reading", args.reading, 1, BOTH);
     sink.items("the stats read", args.stats, counters, WRITE);
+    if (args.scores.rule != 0) {
+        describe_scores(args.scores, tables, READ, sink);
+    }
 }
 
 inline void describe(const Zero& args, Sink& sink) {

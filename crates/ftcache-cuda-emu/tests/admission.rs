@@ -121,7 +121,8 @@ fn the_other_kernels_run_and_touch_only_what_they_may() {
             rig.sync(stream);
         };
         let (reading, stats) = (rig.pinned(&[0; 48]) as u64, rig.pinned(&[0; 8 * 39]) as u64);
-        run("ftcache_statistics", (1, 64, 0), &[reading, stats]);
+        // And no scores.
+        run("ftcache_statistics", (1, 64, 0), &[&[reading, stats][..], &[0; 17]].concat());
         // Begun and ended once, the generation, the step, a digest, and how many there are; steps of decode, their
         // routes, and hits.
         assert_eq!([0, 8, 16, 24, 40].map(|at| rig.words(reading + at, 1)[0]), [1, 1, 1, 2, 4], "seed {seed}");

@@ -483,16 +483,13 @@ fn choose_strategy(model: &Model, settings: &Settings, cached: &[LayerId]) -> Re
     Ok(strategy)
 }
 
-/// Whether victims can be chosen by the rule that is asked for, where steps are admitted.
+/// Whether victims can be chosen by the rule that is asked for.
 fn check_eviction(model: &Model, settings: &Settings, strategy: Strategy) -> Result<(), ConfigurationError> {
     let eviction = settings.eviction;
     eviction.check(model.expert_count()).map_err(ConfigurationError::Eviction)?;
     if eviction != Eviction::Lru && strategy == Strategy::Cpu {
         let because = "nothing is admitted where the CPU computes every expert";
         return Err(ConfigurationError::Ignored { setting: "eviction", because });
-    }
-    if eviction != Eviction::Lru && settings.admission == Admission::Device {
-        return Err(ConfigurationError::EvictionOnDevice { eviction });
     }
     Ok(())
 }

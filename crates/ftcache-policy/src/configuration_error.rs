@@ -5,8 +5,7 @@ use std::fmt;
 
 use crate::error::write_whole;
 use crate::{
-    BankId, Budget, Eviction, EvictionError, ExpertId, GeometryError, LayerId, ProfileError, Reserve, StagingError,
-    Strategy,
+    BankId, Budget, EvictionError, ExpertId, GeometryError, LayerId, ProfileError, Reserve, StagingError, Strategy,
 };
 
 /// Layers that cannot be left to the CPU.
@@ -365,11 +364,6 @@ pub enum ConfigurationError {
     },
     /// A rule for victims that the model is too wide for.
     Eviction(EvictionError),
-    /// Kernels choose the least recently used, and another rule is asked for.
-    EvictionOnDevice {
-        /// The rule.
-        eviction: Eviction,
-    },
     /// A setting that would have no effect.
     Ignored {
         /// The setting.
@@ -493,9 +487,6 @@ impl fmt::Display for ConfigurationError {
                 write!(f, "{needed} bytes are to be set aside beside reserves of {reserved}; {free} are free")
             }
             Self::Eviction(error) => error.fmt(f),
-            Self::EvictionOnDevice { eviction } => {
-                write!(f, "admission on the device evicts by {} alone, and eviction is {eviction}", Eviction::Lru)
-            }
             Self::Ignored { setting, because } => write!(f, "{setting} would have no effect: {because}"),
             Self::NoCpuCode { strategy, layer, tag } => {
                 write!(f, "strategy {strategy}: the CPU has no code for {} of layer {layer}", tag_text(tag))

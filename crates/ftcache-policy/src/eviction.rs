@@ -40,6 +40,26 @@ impl Eviction {
         Ok(())
     }
 
+    /// Logarithms of the halves of its decayed counts, in steps of a layer; the stamps of LRU have none.
+    pub const fn log_halves(self) -> &'static [u32] {
+        match self {
+            Self::Lru => &[],
+            Self::Lfu => &[6],
+            Self::Cyclic => &[4],
+            Self::Learned => &[0, 2, 4, 6, 8, 10],
+        }
+    }
+
+    /// Whether it goes by what followed a layer's last routes too, and weighs all that it goes by anew with each step.
+    pub const fn learns(self) -> bool {
+        matches!(self, Self::Learned)
+    }
+
+    /// Whether a chance counts the less the more layers come before its own.
+    pub const fn looks_at_distance(self) -> bool {
+        matches!(self, Self::Cyclic | Self::Learned)
+    }
+
     /// The name.
     pub const fn name(self) -> &'static str {
         match self {

@@ -74,7 +74,7 @@ pub use rates::{Basis, Pair, Point, Rates, Recommendation};
 pub use recency::Recency;
 pub use report::Effective;
 pub use scope::{Scope, group_layers};
-pub use scores::{Chances, Scores};
+pub use scores::{Chances, ScoreNumbers, Scores, ScoresError};
 pub use settings::{CpuCode, FetchChoice, OtherModel, Reserve, Settings, StagingPlace, StrategyChoice};
 pub use split::{PoolBounds, Split, split_curve, split_equal, split_profile};
 pub use staging::{SMALL_ROW_BYTES, SlotRun, StageRange, Staging};

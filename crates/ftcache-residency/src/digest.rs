@@ -10,8 +10,9 @@ impl Cache {
     ///
     /// The sum over all slots in use, wrapping, of `mix(mix(slot << 32 | expert) + stamp)`, and `mix(mix(2^64 - 1) +
     /// step)`. `slot` is counted over all pools, `expert` is flat, and `mix` is a step of SplitMix64. A sum has no
-    /// order, so a device can add the slots up as it likes. Under other rules than LRU what was counted is added: each
-    /// number in turn, `mix(sum + number)`.
+    /// order, so a device can add the slots up as it likes. Under other rules than LRU what was counted is added:
+    /// `mix` of the sum of `mix(mix(place) + number)` over the numbers and places of
+    /// [`Scores::each_number`](ftcache_policy::Scores::each_number).
     pub fn digest(&self) -> u64 {
         let mut sum = mix(mix(u64::MAX).wrapping_add(self.step));
         for pool in &self.pools {
@@ -24,8 +25,10 @@ impl Cache {
         }
         if let Some(ranking) = &self.ranking {
             let mut counted = 0_u64;
-            ranking.scores().each_number(|number| counted = mix(counted.wrapping_add(number)));
-            sum = sum.wrapping_add(counted);
+            ranking.scores().each_number(|place, number| {
+                counted = counted.wrapping_add(mix(mix(place).wrapping_add(number)));
+            });
+            sum = sum.wrapping_add(mix(counted));
         }
         sum
     }

@@ -5,7 +5,7 @@
 //! distance makes of it. That is a look at every layer of the pool, and one at every expert of the layer that gives the
 //! victim up: the number of slots plays no part, and steps without misses rank nothing.
 
-use ftcache_policy::{BitSet, Eviction, ExpertId, LayerId, PoolId, Recency, Scores, SlotId};
+use ftcache_policy::{BitSet, Eviction, ExpertId, LayerId, PoolId, Recency, ScoreNumbers, Scores, SlotId};
 
 use crate::map::{Expert, Map};
 use crate::pool::Pool;
@@ -81,6 +81,16 @@ impl Ranking {
 
     pub(crate) fn scores(&self) -> &Scores {
         &self.scores
+    }
+
+    /// Goes on from other scores.
+    ///
+    /// # Panics
+    ///
+    /// If they are not checked.
+    pub(crate) fn set_scores(&mut self, numbers: &ScoreNumbers) {
+        self.scores.set_numbers(numbers).expect("the numbers are checked");
+        self.unrank_all();
     }
 
     pub(crate) fn rule(&self) -> Eviction {

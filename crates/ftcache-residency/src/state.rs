@@ -8,7 +8,9 @@
 use std::error::Error;
 use std::fmt;
 
-use ftcache_policy::{Carried, Eviction, ExpertId, FlatExpertId, LayerId, PoolId, Recency, SlotId};
+use ftcache_policy::{
+    Carried, Eviction, ExpertId, FlatExpertId, LayerId, PoolId, Recency, ScoreNumbers, ScoresError, SlotId,
+};
 
 use crate::map::{ABSENT_FIRST, Absence, NOBODY, Place};
 use crate::pool::Pool;
@@ -42,6 +44,8 @@ pub struct State {
     pub pinned: Vec<u8>,
     /// `pools[pool]`.
     pub pools: Vec<PoolState>,
+    /// What victims go by under other rules than LRU.
+    pub scores: Option<ScoreNumbers>,
 }
 
 impl State {
@@ -80,10 +84,15 @@ pub enum StateError {
     },
     /// A prefill chunk is open.
     ChunkOpen,
-    /// Victims go by scores, of which a state knows nothing.
-    Scored {
-        /// The rule that they follow.
+    /// Scores under a rule without them, or none under one with.
+    OtherRule {
+        /// The cache's rule.
         eviction: Eviction,
+    },
+    /// Scores that are none of the cache's rule and model.
+    Scores {
+        /// What is wrong with them.
+        error: ScoresError,
     },
     /// An array of another length, which is one for another model or other pools.
     Length {
@@ -263,9 +272,11 @@ impl fmt::Display for StateError {
                 write!(f, "pool {pool} has {in_flight_count} slots in flight; a state has 0")
             }
             Self::ChunkOpen => write!(f, "a prefill chunk is open"),
-            Self::Scored { eviction } => {
-                write!(f, "eviction is {eviction}; on the device it is {} alone", Eviction::Lru)
+            Self::OtherRule { eviction } => {
+                let given = if *eviction == Eviction::Lru { "with" } else { "without" };
+                write!(f, "a state {given} scores; the cache's eviction is {eviction}")
             }
+            Self::Scores { error } => write!(f, "scores: {error}"),
             Self::Length { array, given, needed } => {
                 write!(f, "{array}: their number is {given} and should be {needed}")
             }
@@ -364,6 +375,7 @@ impl Cache {
             owners: slots().map(|(pool, slot)| self.map.expert_of(pool.first, slot).unwrap_or(NOBODY).get()).collect(),
             pinned: slots().map(|(pool, slot)| u8::from(self.is_pinned_by_mark(pool, slot))).collect(),
             pools: self.pools.iter().map(|pool| self.pool_state(pool, self.pinned_by_marks(pool))).collect(),
+            scores: self.ranking.as_ref().map(|ranking| ranking.scores().numbers()),
         })
     }
 
@@ -395,6 +407,9 @@ impl Cache {
         self.carried = state.carried.iter().map(carried).collect();
         let (stats, _) = state.stats.as_chunks();
         self.tally.set(stats.iter().copied().map(Stats::from_counters));
+        if let (Some(ranking), Some(scores)) = (&mut self.ranking, &state.scores) {
+            ranking.set_scores(scores);
+        }
         self.forget_answers();
         Ok(())
     }
@@ -412,10 +427,6 @@ impl Cache {
     fn check_at_rest(&self) -> Result<(), StateError> {
         if self.has_open_chunk() {
             return Err(StateError::ChunkOpen);
-        }
-        let eviction = self.eviction();
-        if eviction != Eviction::Lru {
-            return Err(StateError::Scored { eviction });
         }
         for pool in &self.pools {
             let in_flight_count = self.in_flight_count(pool.id);
@@ -451,9 +462,15 @@ impl Cache {
         for pool in &self.pools {
             (0..pool.recency.slot_count()).try_for_each(|slot| self.check_slot(state, pool, SlotId::new(slot)))?;
         }
-        match state.carried.iter().position(|&carried| carried > u32::from(u16::MAX)) {
-            Some(layer) => Err(StateError::Carried { layer: LayerId::from_index(layer), given: state.carried[layer] }),
-            None => Ok(()),
+        if let Some(layer) = state.carried.iter().position(|&carried| carried > u32::from(u16::MAX)) {
+            return Err(StateError::Carried { layer: LayerId::from_index(layer), given: state.carried[layer] });
+        }
+        match (&self.ranking, &state.scores) {
+            (None, None) => Ok(()),
+            (Some(ranking), Some(scores)) => {
+                ranking.scores().check_numbers(scores).map_err(|error| StateError::Scores { error })
+            }
+            _ => Err(StateError::OtherRule { eviction: self.eviction() }),
         }
     }
 

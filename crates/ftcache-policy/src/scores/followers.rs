@@ -1,10 +1,12 @@
 //! What was routed to right after an expert was: at the next steps of its layer.
 
+use super::ScoreNumbers;
+
 /// Steps wider than this have no followers, and follow nothing: in a batch, what comes after a route is mostly another
 /// request's.
-const WIDEST: usize = 16;
+pub(super) const WIDEST: usize = 16;
 /// How many steps an expert remembers what came after it.
-const KEPT: usize = 8;
+pub(super) const KEPT: usize = 8;
 
 /// What followed an expert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,19 +54,62 @@ impl Followers {
         &self.counts[layer * self.expert_count..][..self.expert_count]
     }
 
-    /// Every number of it: what was used last, and what followed each expert, the oldest steps first.
-    pub(super) fn each_number(&self, mut each: impl FnMut(u64)) {
-        for latest in &self.latest {
-            latest.experts[..usize::from(latest.width)].iter().for_each(|&expert| each(expert.into()));
-            each(u64::MAX - u64::from(latest.width));
+    /// Calls `tell(kind, index, number)` as [`Scores::each_number`](super::Scores::each_number) says.
+    pub(super) fn each_number(&self, mut tell: impl FnMut(u64, usize, u64)) {
+        for (layer, latest) in self.latest.iter().enumerate() {
+            let experts = latest.experts[..usize::from(latest.width)].iter().enumerate();
+            experts.for_each(|(place, &expert)| tell(6, layer * WIDEST + place, expert.into()));
+            tell(7, layer, latest.width.into());
         }
-        for ring in &self.rings {
-            for at in (0..KEPT).map(|back| (usize::from(ring.next) + back) % KEPT) {
-                let width = usize::from(ring.widths[at]);
-                ring.steps[at][..width].iter().for_each(|&follower| each(follower.into()));
-                each(u64::MAX - width as u64);
+        for (expert, ring) in self.rings.iter().enumerate() {
+            for age in 0..KEPT {
+                // Where a ring begins decides nothing.
+                let (step, at) = (expert * KEPT + age, (usize::from(ring.next) + age) % KEPT);
+                let followers = ring.steps[at][..usize::from(ring.widths[at])].iter().enumerate();
+                followers.for_each(|(place, &follower)| tell(8, step * WIDEST + place, follower.into()));
+                tell(9, step, ring.widths[at].into());
             }
         }
+    }
+
+    pub(super) fn write_numbers(&self, numbers: &mut ScoreNumbers) {
+        numbers.latest = self.latest.iter().flat_map(|latest| latest.experts).collect();
+        numbers.latest_widths = self.latest.iter().map(|latest| latest.width).collect();
+        numbers.ring_experts = self.rings.iter().flat_map(|ring| ring.steps.as_flattened()).copied().collect();
+        numbers.ring_widths = self.rings.iter().flat_map(|ring| ring.widths).collect();
+        numbers.ring_next = self.rings.iter().map(|ring| ring.next).collect();
+        numbers.followed = self.counts.iter().map(|&count| count.into()).collect();
+    }
+
+    /// The numbers are checked.
+    pub(super) fn read_numbers(&mut self, numbers: &ScoreNumbers) {
+        let (latest, _) = numbers.latest.as_chunks();
+        for (to, (&experts, &width)) in self.latest.iter_mut().zip(latest.iter().zip(&numbers.latest_widths)) {
+            *to = Latest { experts, width };
+        }
+        let (steps, _) = numbers.ring_experts.as_chunks::<WIDEST>();
+        let ((steps, _), (widths, _)) = (steps.as_chunks(), numbers.ring_widths.as_chunks());
+        let rings = steps.iter().zip(widths).zip(&numbers.ring_next);
+        for (to, ((&steps, &widths), &next)) in self.rings.iter_mut().zip(rings) {
+            *to = Ring { steps, widths, next };
+        }
+        for (to, &count) in self.counts.iter_mut().zip(&numbers.followed) {
+            *to = count as u16;
+        }
+    }
+
+    /// How often each expert of a layer followed those that it used last, by numbers whose rings are checked.
+    pub(super) fn count(numbers: &ScoreNumbers, layer: usize, expert_count: usize) -> Vec<u32> {
+        let mut counts = vec![0; expert_count];
+        let latest = &numbers.latest[layer * WIDEST..][..usize::from(numbers.latest_widths[layer])];
+        for &expert in latest {
+            let first = (layer * expert_count + usize::from(expert)) * KEPT;
+            for step in first..first + KEPT {
+                let followers = &numbers.ring_experts[step * WIDEST..][..usize::from(numbers.ring_widths[step])];
+                followers.iter().for_each(|&follower| counts[usize::from(follower)] += 1);
+            }
+        }
+        counts
     }
 
     /// Counts a step of these experts, of which there is at least one. Returns the sum of the counts.

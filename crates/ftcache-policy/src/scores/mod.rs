@@ -14,9 +14,11 @@
 //! eight bits every eight halves.
 
 mod followers;
+mod numbers;
 
 use crate::{BitSet, Eviction, ExpertId, LayerId};
 use followers::Followers;
+pub use numbers::{ScoreNumbers, ScoresError};
 
 /// What a use counts at first, of a component's eight halves.
 const USE: u32 = 1 << 13;
@@ -31,16 +33,6 @@ const INERTIA: i64 = 8;
 const HALVES: usize = 6;
 /// And the followers.
 const COMPONENTS: usize = HALVES + 1;
-
-/// Logarithms of the halves, in steps of a layer.
-fn halves(rule: Eviction) -> &'static [u32] {
-    match rule {
-        Eviction::Lru => &[],
-        Eviction::Lfu => &[6],
-        Eviction::Cyclic => &[4],
-        Eviction::Learned => &[0, 2, 4, 6, 8, 10],
-    }
-}
 
 /// What a use counts at a layer's step `turn`: doubled every half, a straight line between, and back to the start
 /// after eight, when all counts are brought down.
@@ -90,13 +82,13 @@ impl Scores {
     ///
     /// If the rule does not [`check`](Eviction::check) with so many experts a layer.
     pub fn new(rule: Eviction, layer_count: usize, expert_count: u32) -> Option<Self> {
-        let halves = halves(rule).len();
+        let halves = rule.log_halves().len();
         if halves == 0 {
             return None;
         }
         rule.check(expert_count).expect("it was to be checked");
         let experts = expert_count as usize;
-        let has_followers = rule == Eviction::Learned;
+        let has_followers = rule.learns();
         let components = halves + usize::from(has_followers);
         let mut weights = [0; COMPONENTS];
         weights[..halves].fill(WEIGHTS / components as u32);
@@ -114,20 +106,6 @@ impl Scores {
             used: vec![0; experts],
             seen: BitSet::new(experts),
         })
-    }
-
-    /// Every number that victims depend on, that of the rule among them, in a fixed order, for digests.
-    pub fn each_number(&self, mut each: impl FnMut(u64)) {
-        each(self.rule as u64);
-        let turns = self.turns.iter().chain(&self.weights).copied();
-        turns.chain(self.counts.iter().flatten().copied()).for_each(|number| each(number.into()));
-        self.shares.iter().flatten().for_each(|share| {
-            each(share.total);
-            each(share.gain);
-        });
-        if let Some(followers) = &self.followers {
-            followers.each_number(each);
-        }
     }
 
     /// The rule.
@@ -168,7 +146,7 @@ impl Scores {
 
     /// Of each use, its parts of the chance that was given, to the components.
     fn credit(&mut self, layer: usize, used: &[u32]) {
-        if self.rule != Eviction::Learned {
+        if !self.rule.learns() {
             return;
         }
         let chances = self.chances(LayerId::from_index(layer));
@@ -196,7 +174,7 @@ impl Scores {
         }
         let turn = self.turns[layer];
         let counts = &mut self.counts[layer * self.expert_count..][..self.expert_count];
-        for (half, &log_half) in halves(self.rule).iter().enumerate() {
+        for (half, &log_half) in self.rule.log_halves().iter().enumerate() {
             let share = &mut self.shares[layer][half];
             if !continues && is_brought_down(turn, log_half) {
                 counts.iter_mut().for_each(|counts| counts[half] >>= 8);
@@ -235,7 +213,7 @@ impl Scores {
     /// What a chance is multiplied with.
     #[inline]
     fn nearness(&self, layer: LayerId, now: LayerId) -> u32 {
-        if self.rule == Eviction::Lfu {
+        if !self.rule.looks_at_distance() {
             return 1;
         }
         let (layer, now) = (layer.index(), now.index());

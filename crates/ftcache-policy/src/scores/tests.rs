@@ -351,7 +351,7 @@ fn turns_go_on_at_the_end_of_their_numbers() {
     for rule in [Eviction::Lfu, Eviction::Cyclic, Eviction::Learned] {
         let mut scores = one_layer(rule, 2);
         scores.turns[0] = u32::MAX - 1;
-        let halves = halves(rule).len();
+        let halves = rule.log_halves().len();
         let counts = [1, 1, 0].map(|_| {
             scores.step(0, &[0]);
             (0..halves).map(|half| scores.half(half)[0]).collect::<Vec<_>>()
@@ -370,7 +370,7 @@ fn check_long(rule: Eviction, expert_count: u32, routes: &[u32], steps: u32) -> 
         scores.step(0, routes);
         let chance = scores.chances(LayerId::new(0)).of(ExpertId::new(routes[0]));
         assert!((1..=ALL).contains(&chance), "{rule} step {step}: {chance}");
-        for (half, share) in scores.shares[0][..halves(rule).len()].iter().enumerate() {
+        for (half, share) in scores.shares[0][..rule.log_halves().len()].iter().enumerate() {
             let sum: u64 = scores.half(half).iter().map(|&count| u64::from(count)).sum();
             assert!(sum <= share.total, "{rule} step {step} half {half}: {sum} of {}", share.total);
         }

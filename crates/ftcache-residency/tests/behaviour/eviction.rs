@@ -394,23 +394,30 @@ fn a_rebuild_keeps_what_was_counted() {
 }
 
 #[test]
-fn states_are_refused_but_under_lru() {
-    let mut cache = one_pool(1, 8, 2);
-    decode(&mut cache, 0, &[0, 1]);
-    let state = cache.state().unwrap();
+fn a_state_takes_along_what_victims_go_by() {
     for rule in SCORED {
-        let mut cache = cache.clone();
-        cache.set_eviction(rule).unwrap();
-        let before = format!("{cache:?}");
-        assert_eq!(cache.state(), Err(StateError::Scored { eviction: rule }));
-        let error = cache.set_state(&state).unwrap_err();
-        assert_eq!(error, StateError::Scored { eviction: rule });
-        let text = format!("eviction is {rule}; on the device it is lru alone");
-        assert_eq!(error.to_string(), text);
-        assert_eq!(format!("{cache:?}"), before);
-        cache.set_eviction(Eviction::Lru).unwrap();
-        assert_eq!(cache.state(), Ok(state.clone()));
-        cache.set_state(&state).unwrap();
+        let mut cache = ruled(rule, 2, 8, 3);
+        [0, 0, 0, 1, 2, 1].iter().for_each(|&route| drop(decode(&mut cache, 0, &[route])));
+        decode(&mut cache, 1, &[5]);
+        let state = cache.state().unwrap();
+        let mut other = ruled(rule, 2, 8, 3);
+        other.set_state(&state).unwrap();
+        other.check().unwrap();
+        assert_eq!((other.digest(), other.state()), (cache.digest(), Ok(state.clone())), "{rule}");
+        for route in [3, 4, 3, 5, 1, 0] {
+            assert_eq!(decode(&mut other, 0, &[route]), decode(&mut cache, 0, &[route]), "{rule}");
+        }
+        // A rule by stamps has none, and one that looks at other halves has others.
+        let refused = |rule, state: &State| {
+            let mut cache = ruled(rule, 2, 8, 3);
+            let before = format!("{cache:?}");
+            let error = cache.set_state(state).unwrap_err();
+            assert_eq!(format!("{cache:?}"), before, "{rule}");
+            error.to_string()
+        };
+        assert_eq!(refused(Eviction::Lru, &state), "a state with scores; the cache's eviction is lru");
+        let without = State { scores: None, ..state };
+        assert_eq!(refused(rule, &without), format!("a state without scores; the cache's eviction is {rule}"));
     }
 }
 

@@ -101,6 +101,7 @@ fn every_number_lies_where_kernels_look_for_it() {
             PoolState { first: 0, slot_count: 2, pinned_count: 1, marked_count: 1, withheld: 0 },
             PoolState { first: 2, slot_count: 3, pinned_count: 0, marked_count: 2, withheld: 0 },
         ],
+        scores: None,
     };
     assert_eq!(cache.state(), Ok(wanted));
     // Two steps of layer 0: five routes, one hit, four distinct experts, of which three missed.

@@ -60,6 +60,11 @@ shared! {
         SHARED_EXPERTS: u32 = 1024;
         WORKSPACE_BYTES: u32 = 28;
 
+        HALVES: u32 = 6;
+        COMPONENTS: u32 = 7;
+        RING_STEPS: u32 = 8;
+        RING_WIDTH: u32 = 16;
+
         // Phase
         DECODE: u32 = 0;
         VERIFY: u32 = 1;
@@ -167,6 +172,26 @@ shared! {
             pool_count: u32,
         }
 
+        Scores {
+            weights: u64,
+            turns: u64,
+            counts: u64,
+            totals: u64,
+            gains: u64,
+            latest: u64,
+            latest_widths: u64,
+            ring_experts: u64,
+            ring_widths: u64,
+            ring_next: u64,
+            followed: u64,
+            keys: u64,
+            log_halves: [u32; HALVES as usize],
+            half_count: u32,
+            rule: u32,
+            learns: u32,
+            looks_at_distance: u32,
+        }
+
         PoolRange {
             pool: u32,
             first: u32,
@@ -229,6 +254,16 @@ shared! {
             cpu_ids_stride: u64,
             cpu_none: i64,
             weights: Weights,
+        }
+
+        ScoredAdmission {
+            admission: Admission,
+            scores: Scores,
+        }
+
+        ScoredHybridAdmission {
+            hybrid: HybridAdmission,
+            scores: Scores,
         }
 
         BankRows {
@@ -351,6 +386,7 @@ shared! {
             generation: u64,
             reading: u64,
             stats: u64,
+            scores: Scores,
         }
     }
 }
@@ -362,6 +398,10 @@ pub enum Kernel {
     Admit,
     /// Makes some of a step's experts resident and leaves the others to the CPU.
     AdmitHybrid,
+    /// As `Admit`, under a rule with scores.
+    AdmitScored,
+    /// As `AdmitHybrid`, under a rule with scores.
+    AdmitHybridScored,
     /// Waits for a word of the host's before rows are brought, or forgets them.
     Await,
     /// Brings rows from pinned host memory.
@@ -384,9 +424,11 @@ pub enum Kernel {
 
 impl Kernel {
     /// All of them, each at its own number.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Admit,
         Self::AdmitHybrid,
+        Self::AdmitScored,
+        Self::AdmitHybridScored,
         Self::Await,
         Self::GatherRows,
         Self::GatherSlots,
@@ -403,6 +445,8 @@ impl Kernel {
         match self {
             Self::Admit => "kernel ftcache_admit",
             Self::AdmitHybrid => "kernel ftcache_admit_hybrid",
+            Self::AdmitScored => "kernel ftcache_admit_scored",
+            Self::AdmitHybridScored => "kernel ftcache_admit_hybrid_scored",
             Self::Await => "kernel ftcache_await",
             Self::GatherRows => "kernel ftcache_gather_rows",
             Self::GatherSlots => "kernel ftcache_gather_slots",
@@ -425,6 +469,8 @@ impl Kernel {
         match self {
             Self::Admit => size_of::<Admission>(),
             Self::AdmitHybrid => size_of::<HybridAdmission>(),
+            Self::AdmitScored => size_of::<ScoredAdmission>(),
+            Self::AdmitHybridScored => size_of::<ScoredHybridAdmission>(),
             Self::Await => size_of::<Await>(),
             Self::GatherRows | Self::GatherSlots => size_of::<Gather>(),
             Self::CompactHits => size_of::<CompactHits>(),

@@ -1,7 +1,7 @@
 //! The tables as one block of memory: what lies where in it, and the residency's numbers out and in.
 
-use bytemuck::Pod;
-use ftcache_policy::PoolId;
+use bytemuck::{Pod, Zeroable};
+use ftcache_policy::{Eviction, PoolId, ScoreNumbers};
 use ftcache_residency::{Cache, State};
 
 use super::abi;
@@ -10,7 +10,7 @@ use crate::{Device, DeviceError, Memory};
 /// Where the parts of the tables begin.
 pub(super) const ALIGNMENT: u64 = 256;
 
-/// The parts of the tables, in the order of `abi::Tables`.
+/// The parts of the tables, in the order of `abi::Tables` and `abi::Scores`.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Part {
     Place,
@@ -26,9 +26,21 @@ pub(super) enum Part {
     Pinned,
     Pools,
     Scratch,
+    Weights,
+    Turns,
+    Counts,
+    Totals,
+    Gains,
+    Latest,
+    LatestWidths,
+    RingExperts,
+    RingWidths,
+    RingNext,
+    Followed,
+    Keys,
 }
 
-const PART_COUNT: usize = Part::Scratch as usize + 1;
+const PART_COUNT: usize = Part::Keys as usize + 1;
 
 /// What the tables are for: others need other memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +48,7 @@ pub(super) struct Shape {
     pub(super) layer_count: u32,
     pub(super) expert_count: u32,
     pub(super) slot_counts: Vec<u32>,
+    pub(super) eviction: Eviction,
 }
 
 impl Shape {
@@ -46,6 +59,7 @@ impl Shape {
             slot_counts: (0..residency.pool_count())
                 .map(|pool| residency.slot_count(PoolId::from_index(pool)))
                 .collect(),
+            eviction: residency.eviction(),
         }
     }
 
@@ -54,10 +68,16 @@ impl Shape {
         let counts = (0..residency.pool_count()).map(|pool| residency.slot_count(PoolId::from_index(pool)));
         (self.layer_count, self.expert_count) == (residency.layer_count() as u32, residency.expert_count())
             && counts.eq(self.slot_counts.iter().copied())
+            && self.eviction == residency.eviction()
     }
 
     pub(super) fn slot_count(&self) -> u32 {
         self.slot_counts.iter().sum()
+    }
+
+    /// Whether victims go by scores.
+    pub(super) fn is_scored(&self) -> bool {
+        self.eviction != Eviction::Lru
     }
 
     /// Bytes of each part.
@@ -67,6 +87,10 @@ impl Shape {
         let counters = layers * u64::from(abi::PHASE_COUNT * abi::COUNTER_COUNT);
         let is_shared = self.expert_count <= abi::SHARED_EXPERTS;
         let scratch = if is_shared { 0 } else { u64::from(self.expert_count) * u64::from(abi::WORKSPACE_BYTES) };
+        let scored = |count: u64| if self.is_scored() { count } else { 0 };
+        let learned = |count: u64| if self.eviction.learns() { count } else { 0 };
+        let (halves, components) = (u64::from(abi::HALVES), u64::from(abi::COMPONENTS));
+        let (steps, width) = (u64::from(abi::RING_STEPS), u64::from(abi::RING_WIDTH));
         let mut parts = [0; PART_COUNT];
         let bytes = [
             (Part::Place, 4 * experts),
@@ -82,6 +106,18 @@ impl Shape {
             (Part::Pinned, slots),
             (Part::Pools, size_of::<abi::PoolState>() as u64 * self.slot_counts.len() as u64),
             (Part::Scratch, scratch),
+            (Part::Weights, scored(4 * components)),
+            (Part::Turns, scored(4 * layers)),
+            (Part::Counts, scored(4 * experts * halves)),
+            (Part::Totals, scored(8 * layers * components)),
+            (Part::Gains, scored(8 * layers * components)),
+            (Part::Latest, learned(2 * layers * width)),
+            (Part::LatestWidths, learned(layers)),
+            (Part::RingExperts, learned(2 * experts * steps * width)),
+            (Part::RingWidths, learned(experts * steps)),
+            (Part::RingNext, learned(experts)),
+            (Part::Followed, learned(4 * experts)),
+            (Part::Keys, scored(8 * slots)),
         ];
         bytes.into_iter().for_each(|(part, bytes)| parts[part as usize] = bytes);
         parts
@@ -125,7 +161,8 @@ impl Block {
             (Part::Pinned, &state.pinned),
             (Part::Pools, bytemuck::cast_slice(&pools)),
         ];
-        for (part, bytes) in parts {
+        let scores = state.scores.iter().flat_map(scored_parts);
+        for (part, bytes) in parts.into_iter().chain(scores) {
             device.write(self.memory, self.offsets[part as usize], bytes)?;
         }
         // Nothing is left to be gathered of another time's plans.
@@ -155,7 +192,55 @@ impl Block {
             owners: self.array(device, Part::Owner)?,
             pinned: self.array(device, Part::Pinned)?,
             pools,
+            scores: if self.shape.is_scored() { Some(self.read_scores(device)?) } else { None },
         })
+    }
+
+    fn read_scores<D: Device>(&self, device: &mut D) -> Result<ScoreNumbers, DeviceError> {
+        Ok(ScoreNumbers {
+            weights: self.array(device, Part::Weights)?,
+            turns: self.array(device, Part::Turns)?,
+            counts: self.array(device, Part::Counts)?,
+            totals: self.array(device, Part::Totals)?,
+            gains: self.array(device, Part::Gains)?,
+            latest: self.array(device, Part::Latest)?,
+            latest_widths: self.array(device, Part::LatestWidths)?,
+            ring_experts: self.array(device, Part::RingExperts)?,
+            ring_widths: self.array(device, Part::RingWidths)?,
+            ring_next: self.array(device, Part::RingNext)?,
+            followed: self.array(device, Part::Followed)?,
+        })
+    }
+
+    /// The scores as kernels are told of them.
+    pub(super) fn scores(&self) -> abi::Scores {
+        let rule = self.shape.eviction;
+        if !self.shape.is_scored() {
+            return abi::Scores::zeroed();
+        }
+        let at = |part: Part| self.address + self.offsets[part as usize];
+        let learned = |part: Part| if rule.learns() { at(part) } else { 0 };
+        let mut log_halves = [0; abi::HALVES as usize];
+        log_halves[..rule.log_halves().len()].copy_from_slice(rule.log_halves());
+        abi::Scores {
+            weights: at(Part::Weights),
+            turns: at(Part::Turns),
+            counts: at(Part::Counts),
+            totals: at(Part::Totals),
+            gains: at(Part::Gains),
+            latest: learned(Part::Latest),
+            latest_widths: learned(Part::LatestWidths),
+            ring_experts: learned(Part::RingExperts),
+            ring_widths: learned(Part::RingWidths),
+            ring_next: learned(Part::RingNext),
+            followed: learned(Part::Followed),
+            keys: at(Part::Keys),
+            log_halves,
+            half_count: rule.log_halves().len() as u32,
+            rule: rule as u32,
+            learns: rule.learns().into(),
+            looks_at_distance: rule.looks_at_distance().into(),
+        }
     }
 
     fn array<T: Pod>(&self, device: &mut impl Device, part: Part) -> Result<Vec<T>, DeviceError> {
@@ -166,6 +251,30 @@ impl Block {
         }
         Ok(array)
     }
+}
+
+// Both have the same numbers of everything.
+const _: () = assert!(
+    ScoreNumbers::HALVES == abi::HALVES as usize
+        && ScoreNumbers::COMPONENTS == abi::COMPONENTS as usize
+        && ScoreNumbers::RING_STEPS == abi::RING_STEPS as usize
+        && ScoreNumbers::WIDEST == abi::RING_WIDTH as usize
+);
+
+fn scored_parts(scores: &ScoreNumbers) -> [(Part, &[u8]); 11] {
+    [
+        (Part::Weights, bytemuck::cast_slice(&scores.weights)),
+        (Part::Turns, bytemuck::cast_slice(&scores.turns)),
+        (Part::Counts, bytemuck::cast_slice(&scores.counts)),
+        (Part::Totals, bytemuck::cast_slice(&scores.totals)),
+        (Part::Gains, bytemuck::cast_slice(&scores.gains)),
+        (Part::Latest, bytemuck::cast_slice(&scores.latest)),
+        (Part::LatestWidths, &scores.latest_widths),
+        (Part::RingExperts, bytemuck::cast_slice(&scores.ring_experts)),
+        (Part::RingWidths, &scores.ring_widths),
+        (Part::RingNext, &scores.ring_next),
+        (Part::Followed, bytemuck::cast_slice(&scores.followed)),
+    ]
 }
 
 fn told_pool(pool: &ftcache_residency::PoolState) -> abi::PoolState {

@@ -273,16 +273,20 @@ impl DeviceTables {
         self.check_residency(residency)?;
         let expert_count = residency.expert_count();
         let shared = if expert_count <= abi::SHARED_EXPERTS { expert_count * abi::WORKSPACE_BYTES } else { 0 };
-        let shape = (1, self.threads, shared);
-        let Told { told, is_hybrid } = self.tell(residency, step)?;
-        if is_hybrid {
-            // SAFETY: the engine's promise about its rows, and tables of ours.
-            unsafe { launch(device, stream, Kernel::AdmitHybrid, shape, &told) }?;
-        } else {
-            // SAFETY: as above.
-            unsafe { launch(device, stream, Kernel::Admit, shape, &told.admission) }?;
-        }
-        Ok(())
+        let Told { told: hybrid, is_hybrid } = self.tell(residency, step)?;
+        let block = self.engaged()?;
+        let (scores, admission) = (block.scores(), hybrid.admission);
+        let scored = abi::ScoredAdmission { admission, scores };
+        let scored_hybrid = abi::ScoredHybridAdmission { hybrid, scores };
+        let (kernel, arguments) = match (is_hybrid, block.shape.is_scored()) {
+            (false, false) => (Kernel::Admit, bytemuck::bytes_of(&admission)),
+            (true, false) => (Kernel::AdmitHybrid, bytemuck::bytes_of(&hybrid)),
+            (false, true) => (Kernel::AdmitScored, bytemuck::bytes_of(&scored)),
+            (true, true) => (Kernel::AdmitHybridScored, bytemuck::bytes_of(&scored_hybrid)),
+        };
+        let launch = Launch { kernel, block_count: 1, thread_count: self.threads, shared_bytes: shared, arguments };
+        // SAFETY: the engine's promise about its rows, and tables of ours.
+        Ok(unsafe { device.launch(stream, &launch) }?)
     }
 
     /// Enqueues that every slot is freed: one launch, which may be captured. Statistics and the step counter go on.
@@ -337,9 +341,9 @@ impl DeviceTables {
     ///
     /// A residency that is not here; the device's own.
     pub fn request_reading<D: Device>(&self, device: &mut D, stream: Stream) -> Result<(), DeviceModeError> {
-        self.engaged()?;
+        let scores = self.engaged()?.scores();
         let (_, reading, stats) = self.page.addresses();
-        let told = abi::Statistics { tables: self.told(), generation: self.generation(), reading, stats };
+        let told = abi::Statistics { tables: self.told(), generation: self.generation(), reading, stats, scores };
         // SAFETY: tables and pages of ours.
         Ok(unsafe { launch(device, stream, Kernel::Statistics, (1, THREADS, 0), &told) }?)
     }

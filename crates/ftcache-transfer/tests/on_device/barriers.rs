@@ -4,14 +4,14 @@
 //! orders is missed whatever order the threads happen to run in.
 
 use bytemuck::Zeroable;
-use ftcache_policy::FetchRule;
-use ftcache_residency::{Cache, Step};
+use ftcache_policy::{Eviction, ExpertId, FetchRule};
+use ftcache_residency::{Cache, Phase, Plan, Step};
 use ftcache_testkit::Rng;
 use ftcache_transfer::{Device, Kernel};
 
 use crate::awaits;
 use crate::cuda_world::CudaWorld;
-use crate::mirror::{Bench, CompactHits, GENERATION, Guard, Statistics, Tables};
+use crate::mirror::{Bench, CompactHits, GENERATION, Guard, Scores, Statistics, Tables};
 use crate::rig::{Form, Rig};
 use crate::states::{Resident, decode, filled, fraction, hybrid, one_pool};
 use crate::support::seeded;
@@ -52,7 +52,12 @@ fn barriers(cache: &Cache, step: Step, ids: &[i64]) -> u64 {
     let mut rig = Rig::in_world(CudaWorld::emulated(seeded(1)), cache.clone());
     rig.admit(step, ids, PLAIN).unwrap();
     assert_eq!(rig.tables.take_faults(), None);
-    let name = if step == decode(0) { "ftcache_admit" } else { "ftcache_admit_hybrid" };
+    let name = match (step == decode(0), cache.eviction() == Eviction::Lru) {
+        (true, true) => "ftcache_admit",
+        (false, true) => "ftcache_admit_hybrid",
+        (true, false) => "ftcache_admit_scored",
+        (false, false) => "ftcache_admit_hybrid_scored",
+    };
     let report = rig.world.emulated.as_ref().unwrap().launch_report(name);
     rig.end();
     assert_eq!((report.launches, report.barriers_most), (1, report.barriers_last));
@@ -129,11 +134,40 @@ fn a_hybrid_step_that_fetches_nothing_has_the_barriers_of_a_warm_one() {
     }
 }
 
+/// One more, since what a step counts is settled after all have counted; and two if there are followers to be counted and
+/// keys to be read.
+#[test]
+fn a_step_under_scores_has_as_many_barriers_whatever_its_number_is() {
+    for (rule, warm) in [(Eviction::Lfu, 4), (Eviction::Cyclic, 4), (Eviction::Learned, 5)] {
+        for last in [99, 1 << 60] {
+            let mut cache = cache(&[last; 1024]);
+            // Nobody was counted, so all keys are alike, and no digit parts victims from the rest.
+            cache.set_eviction(rule).unwrap();
+            for step in [decode(0), hybrid(0, FetchRule::PreferFetch(fraction(1.0)))] {
+                for (width, misses) in WIDTHS.into_iter().flat_map(|width| MISSES.map(|misses| (width, misses))) {
+                    let Some(ids) = routes(width, misses) else { continue };
+                    let wanted = if misses == 0 { warm } else { warm + 1 + 7 + 3 };
+                    assert_eq!(barriers(&cache, step, &ids), wanted, "{rule}: {misses} misses of {width} routes");
+                }
+            }
+            // What is not decode is not counted.
+            assert_eq!(barriers(&cache, hybrid(0, FetchRule::UpTo(0)), &[512]), warm, "{rule}");
+            let prefill = Step { phase: Phase::Prefill, ..hybrid(0, FetchRule::UpTo(1)) };
+            assert_eq!(barriers(&cache, prefill, &[0]), 3, "{rule}");
+            assert_eq!(barriers(&cache, prefill, &[512]), 4 + 7 + 3, "{rule}");
+        }
+    }
+}
+
 #[test]
 fn kernels_have_the_barriers_that_are_numbered_and_no_others() {
     let mut rig = Rig::in_world(CudaWorld::emulated(seeded(2)), one_pool(2, 40, 30));
     for step in [decode(0), hybrid(1, FetchRule::UpTo(4))] {
         rig.step(step, &[3, 4, 5], PLAIN, "misses");
+    }
+    rig.change_rule(Eviction::Learned);
+    for step in [decode(0), hybrid(1, FetchRule::UpTo(4))] {
+        rig.step(step, &[6, 7, 8], PLAIN, "misses");
     }
     rig.tables.request_reading(&mut rig.device, rig.stream).unwrap();
     rig.tables.reset(&mut rig.device, rig.stream).unwrap();
@@ -143,6 +177,8 @@ fn kernels_have_the_barriers_that_are_numbered_and_no_others() {
     for (name, wanted) in [
         ("ftcache_admit", (0..8).collect()),
         ("ftcache_admit_hybrid", (0..8).collect()),
+        ("ftcache_admit_scored", (0..10).collect()),
+        ("ftcache_admit_hybrid_scored", (0..10).collect()),
         ("ftcache_statistics", vec![0, 1]),
         ("ftcache_reset", vec![]),
         ("ftcache_invalidate", vec![]),
@@ -179,13 +215,35 @@ fn admission(seed: u64, step: Step, name: &str, skipped: Option<u32>) -> bool {
         stamp: 1 + (u64::from(expert) + seed) * 8121 % 70_000,
     };
     let cache = filled(one_pool(2, 120, 96), 70_000, (0..96).map(resident));
+    let ids: Vec<i64> = (0..100).map(|_| rng.below(120) as i64).chain([100, 101, 102, 0, 1]).collect();
+    goes_wrong(seed, cache, step, &ids, name, skipped)
+}
+
+/// The same under a rule that learns, with steps that are followed: each expert has followed itself.
+fn scored_admission(seed: u64, step: Step, name: &str, skipped: Option<u32>) -> bool {
+    let mut cache = one_pool(3, 120, 96);
+    cache.set_eviction(Eviction::Learned).unwrap();
+    let mut rng = Rng::new(seed);
+    let mut plan = Plan::new();
+    let mut ids = Vec::new();
+    for turn in 0..60 {
+        // Six of those before, and six others.
+        ids = ids.into_iter().take(6).chain((0..6).map(|_| rng.below(120) as i64)).collect();
+        let routes: Vec<ExpertId> = ids.iter().map(|&id| ExpertId::new(id as u32)).collect();
+        cache.ensure(decode(turn % 3), &routes, &mut plan).unwrap().commit();
+    }
+    let absent = (0..120).map(ExpertId::new).filter(|&expert| cache.slot_of(step.layer, expert).is_none());
+    ids.extend(absent.take(3).map(|expert| i64::from(expert.get())));
+    goes_wrong(seed, cache, step, &ids, name, skipped)
+}
+
+fn goes_wrong(seed: u64, cache: Cache, step: Step, ids: &[i64], name: &str, skipped: Option<u32>) -> bool {
     let mut rig = Rig::in_world(CudaWorld::emulated(seeded(seed)), cache);
     rig.tables.set_threads(32 * (2 + seed as u32 % 3)).unwrap();
-    let ids: Vec<i64> = (0..100).map(|_| rng.below(120) as i64).chain([100, 101, 102, 0, 1]).collect();
     let form = Form { map: true, ..PLAIN };
     rig.world.emulated.as_ref().unwrap().skip_barrier(name, skipped);
-    let answer = rig.admit(step, &ids, form).unwrap();
-    let expected = rig.expected(step, &ids, form).unwrap();
+    let answer = rig.admit(step, ids, form).unwrap();
+    let expected = rig.expected(step, ids, form).unwrap();
     let emulated = rig.world.emulated.as_ref().unwrap();
     emulated.skip_barrier(name, None);
     let told = emulated.violations();
@@ -199,6 +257,10 @@ fn an_admission_needs_every_one_of_its_barriers() {
     caught(Kernel::Admit, 0..8, |seed, id| admission(seed, decode(0), "ftcache_admit", id));
     let step = hybrid(0, FetchRule::PreferFetch(fraction(0.7)));
     caught(Kernel::AdmitHybrid, 0..8, |seed, id| admission(seed, step, "ftcache_admit_hybrid", id));
+    let plain = |seed, id| scored_admission(seed, decode(0), "ftcache_admit_scored", id);
+    caught(Kernel::AdmitScored, 0..10, plain);
+    let hybrid = |seed, id| scored_admission(seed, step, "ftcache_admit_hybrid_scored", id);
+    caught(Kernel::AdmitHybridScored, 0..10, hybrid);
 }
 
 #[test]
@@ -256,6 +318,7 @@ fn reading(seed: u64, skipped: Option<u32>) -> bool {
         generation: GENERATION,
         reading: bench.items(&[0_u64; 6]),
         stats: bench.items(&[0_u64; 39]),
+        scores: Scores::zeroed(),
     };
     bench.world.emulated.as_ref().unwrap().skip_barrier("ftcache_statistics", skipped);
     bench.launch(Kernel::Statistics, (1, 128), &arguments);

@@ -1,6 +1,6 @@
 //! Random steps on both sides, with everything that a step can be: thousands of seeds, and now and then the state.
 
-use ftcache_policy::{ExpertId, Fetch, FetchOrder, FetchRule, Fraction, LayerId, PoolId, SlotId};
+use ftcache_policy::{Eviction, ExpertId, Fetch, FetchOrder, FetchRule, Fraction, LayerId, PoolId, SlotId};
 use ftcache_residency::{Cache, Misses, Phase, Step};
 use ftcache_testkit::Rng;
 use ftcache_transfer::IdWidth;
@@ -26,6 +26,7 @@ fn random_cache(rng: &mut Rng) -> Cache {
     let pools: Vec<Option<PoolId>> =
         (0..layer_count).map(|_| rng.chance(9, 10).then(|| PoolId::new(rng.below(pool_count) as u32))).collect();
     let mut cache = Cache::with_pools(expert_count, &pools, &slots).unwrap();
+    cache.set_eviction(pick(rng, &Eviction::ALL)).unwrap();
     if rng.chance(1, 4) {
         // Another number of digits to a stamp, up to the last.
         let bits = 1 + rng.below(64);

@@ -7,7 +7,7 @@ use ftcache_transfer::{Device, Kernel};
 
 use crate::cuda_world::CudaWorld;
 use crate::mirror::{
-    Bench, Fault, GENERATION, Invalidate, PoolRange, PoolState, STEP, Statistics, Tables, Zero, ZeroSpan,
+    Bench, Fault, GENERATION, Invalidate, PoolRange, PoolState, STEP, Scores, Statistics, Tables, Zero, ZeroSpan,
 };
 use crate::rig::{Form, Rig};
 use crate::states::{Resident, decode, empty, filled, layer, of_layer, one_pool, prefill, span};
@@ -216,7 +216,7 @@ fn a_reading_counts_itself_and_one_of_another_generation_leaves_it_alone() {
     };
     let reading = bench.device.address(memory).unwrap();
     let stats_address = bench.device.address(stats).unwrap();
-    let told = Statistics { tables, generation: GENERATION, reading, stats: stats_address };
+    let told = Statistics { tables, generation: GENERATION, reading, stats: stats_address, scores: Scores::zeroed() };
     for number in 1..=3 {
         bench.launch(Kernel::Statistics, (1, 64), &Statistics { generation: GENERATION + 1, ..told });
         bench.launch(Kernel::Statistics, (1, 64), &told);

@@ -3,7 +3,7 @@
 //! *Unsafe*, relying on one promise: the rows that a step is told of lie in the rig's own memory, which is synchronised
 //! before it is read or freed.
 
-use ftcache_policy::{ExpertId, LayerId, SlotId};
+use ftcache_policy::{Eviction, ExpertId, LayerId, SlotId};
 use ftcache_residency::{Cache, EnsureError, Misses, Phase, Plan, Step};
 use ftcache_transfer::{
     CudaDevice, Device, DeviceAnswers, DeviceIds, DeviceModeError, DeviceRows, DeviceSplit, DeviceStep, DeviceTables,
@@ -356,6 +356,14 @@ impl Rig {
         for (layer, read) in layers.zip(&reading.stats) {
             assert_eq!(*read, Phase::ALL.map(|phase| self.host.phase_stats(layer, phase)), "{at}: layer {layer}");
         }
+        self.tables.engage(&mut self.device, &self.twin).unwrap();
+    }
+
+    /// Chooses victims by another rule from now on, on both sides.
+    pub(crate) fn change_rule(&mut self, rule: Eviction) {
+        self.tables.disengage(&mut self.device, &mut self.twin).unwrap();
+        self.twin.set_eviction(rule).unwrap();
+        self.host.set_eviction(rule).unwrap();
         self.tables.engage(&mut self.device, &self.twin).unwrap();
     }
 
