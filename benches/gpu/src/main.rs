@@ -21,6 +21,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
+use ftcache_policy::Eviction;
 
 use crate::driver::{Cuda, Which};
 use crate::effort::Effort;
@@ -77,6 +78,9 @@ struct Arguments {
     /// Threads of an admission: multiples of 32 up to 1024
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     threads: Vec<u32>,
+    /// The rule for victims: lru, lfu, cyclic, learned
+    #[arg(long, value_name = "RULE", default_value_t)]
+    eviction: Eviction,
     /// One part alone
     #[arg(long)]
     only: Option<Part>,
@@ -101,6 +105,9 @@ impl Arguments {
         if !self.threads.is_empty() {
             let threads: Vec<String> = self.threads.iter().map(u32::to_string).collect();
             words.push(format!("--threads {}", threads.join(",")));
+        }
+        if self.eviction != Eviction::Lru {
+            words.push(format!("--eviction {}", self.eviction));
         }
         if let Some(only) = self.only {
             words.push(format!("--only {}", if only == Part::Admission { "admission" } else { "gather" }));
@@ -173,7 +180,8 @@ fn run(cuda: &Cuda, arguments: &Arguments) -> Outcome<Report> {
     };
     eprintln!("{} (CUDA {})", head.device, head.cuda / 1000);
     let (image, failures) = (String::new(), Vec::new());
-    let mut report = Report { head, room, image, admissions: Vec::new(), gathers: Vec::new(), failures };
+    let eviction = arguments.eviction;
+    let mut report = Report { head, room, eviction, image, admissions: Vec::new(), gathers: Vec::new(), failures };
     let row_done = watch();
     if arguments.wants(Part::Admission) {
         let outcome = admissions(cuda, arguments, &row_done, &mut report);
@@ -188,7 +196,7 @@ fn run(cuda: &Cuda, arguments: &Arguments) -> Outcome<Report> {
 }
 
 fn admissions(cuda: &Cuda, arguments: &Arguments, row_done: &Sender<()>, report: &mut Report) -> Outcome {
-    let mut bench = admission::Bench::new(cuda, report.room)?;
+    let mut bench = admission::Bench::new(cuda, report.room, arguments.eviction)?;
     report.image = bench.image();
     let (effort, requests, usual) = match arguments.small {
         true => (Effort::SMALL, &SMALL_REQUESTS[..], SMALL_THREADS),
@@ -272,16 +280,27 @@ mod tests {
     use ftcache_cuda_emu::client::Config;
 
     use super::cuda_world::CudaWorld;
-    use super::{Arguments, Cuda, MISSES, SMALL_REQUESTS, SMALL_ROOM, Walk, Which, run};
+    use super::{Arguments, Cuda, Eviction, MISSES, SMALL_REQUESTS, SMALL_ROOM, Walk, Which, run};
+    use crate::report::Report;
 
     /// In whatever order the device does its work, without a race, and with everything given back.
     #[test]
     fn everything_is_measured_once_in_small() {
         let arguments = Arguments::parse_from(["gpu-bench", "--small", "--emulated"]);
+        measure(&arguments);
+        // And under a rule by scores, which decides on both sides alike.
+        let arguments = Arguments { eviction: Eviction::Learned, ..arguments };
+        let tables = measure(&arguments).markdown();
+        assert!(tables.contains("`gpu-bench --small --emulated --eviction learned`\n"), "{tables}");
+        assert!(tables.contains("victims by learned. By replays"), "{tables}");
+        assert!(tables.contains(" (0.00) |") && tables.contains(" | - |"), "{tables}");
+    }
+
+    fn measure(arguments: &Arguments) -> Report {
         // The program's own test has seed 0.
         let world = CudaWorld::emulated(Config { seed: 1, ..Config::default() });
         let cuda = Cuda::open(Which::Emulated, world.ordinal).unwrap();
-        let report = run(&cuda, &arguments).unwrap();
+        let report = run(&cuda, arguments).unwrap();
         assert_eq!(report.failures(), Vec::<String>::new());
         let walks = SMALL_REQUESTS.into_iter().flat_map(|requests| MISSES.map(|misses| (requests, misses)));
         let walks = walks.filter(|&(requests, misses)| Walk::new(&SMALL_ROOM, requests, misses).is_some());
@@ -290,5 +309,6 @@ mod tests {
         assert_eq!(report.gathers.len(), 10, "two counts of rows by five of blocks");
         drop(cuda);
         world.check_gone();
+        report
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use ftcache_policy::Eviction;
 use serde_json::{Value, json};
 
 use crate::walk::{Room, Walk};
@@ -65,6 +66,7 @@ impl GatherRow {
 pub(crate) struct Report {
     pub(crate) head: Head,
     pub(crate) room: Room,
+    pub(crate) eviction: Eviction,
     pub(crate) image: String,
     pub(crate) admissions: Vec<AdmissionRow>,
     pub(crate) gathers: Vec<GatherRow>,
@@ -129,10 +131,12 @@ impl Report {
         self.rows(threads).find(|row| (row.walk.requests, row.walk.misses) == (requests, misses))
     }
 
-    /// How much more the most misses cost than one.
+    /// How much more the most misses cost than one, where a walk misses as often as it is to.
     fn growth(&self, threads: u32, requests: u32) -> Option<f64> {
         let most = MISSES[MISSES.len() - 1];
-        Some(self.row(threads, requests, most)?.graph()? / self.row(threads, requests, 1)?.graph()?)
+        let is_known = self.eviction == Eviction::Lru;
+        let graph = |misses| self.row(threads, requests, misses).filter(|_| is_known)?.graph();
+        Some(graph(most)? / graph(1)?)
     }
 
     fn requests(&self) -> Vec<u32> {
@@ -147,9 +151,11 @@ impl Report {
         let _ = writeln!(
             text,
             "\nAdmission, microseconds a step, medians: {slot_count} slots, {layer_count} layers of {expert_count} \
-             experts, top-{top_k}, {threads} threads, {}. By replays of a graph of admissions, each with as many \
-             misses; the last column launches one admission and waits for it, on the host's clock.\n",
-            self.image
+             experts, top-{top_k}, {threads} threads, {}, victims by {}. By replays of a graph of admissions, each \
+             with as many misses{}; the last column launches one admission and waits for it, on the host's clock.\n",
+            self.image,
+            self.eviction,
+            if self.eviction == Eviction::Lru { "" } else { " by LRU, and in brackets as many as there were" },
         );
         *text += "| requests | routes | distinct |";
         MISSES.iter().for_each(|&misses| *text += &format!(" {} |", column(misses)));
@@ -160,8 +166,14 @@ impl Report {
             let distinct = walk.map_or(0, Walk::distinct);
             let _ = write!(text, "| {requests} | {} | {distinct} |", requests * top_k);
             for misses in MISSES {
-                let time = self.row(threads, requests, misses).and_then(AdmissionRow::graph);
-                let _ = write!(text, " {} |", cell(time, 2));
+                let row = self.row(threads, requests, misses);
+                let _ = write!(text, " {}", cell(row.and_then(AdmissionRow::graph), 2));
+                if let Some(timed) =
+                    row.and_then(|row| row.timed.as_ref().ok()).filter(|_| self.eviction != Eviction::Lru)
+                {
+                    let _ = write!(text, " ({:.2})", timed.counted.misses as f64 / timed.counted.steps as f64);
+                }
+                *text += " |";
             }
             let wait = self.row(threads, requests, 0).and_then(AdmissionRow::wait);
             let _ = writeln!(text, " {} | {} |", cell(self.growth(threads, requests), 2), cell(wait, 1));
@@ -202,7 +214,7 @@ impl Report {
 
     /// What was aimed at on an H100 or H200, and what was found. What flashlib takes is known to the script beside it.
     fn write_goals(&self, text: &mut String) {
-        if self.head.is_emulated {
+        if self.head.is_emulated || self.eviction != Eviction::Lru {
             return;
         }
         let mut say = |goal: &str, found: Option<(f64, String)>, is_reached: fn(f64) -> bool| {

@@ -3,7 +3,7 @@
 use crate::configuration::{Found, Note, OverlapOff, SetAside, fetch_of};
 use crate::geometry::slot_ranges;
 use crate::settings::{Settings, StagingPlace};
-use crate::tables::{fixed_table_bytes, slot_table_bytes, table_bytes};
+use crate::tables::{Admission, loader_table_bytes, shape_of, table_bytes};
 use crate::{
     Budget, ConfigurationError, Constraints, Enough, Fetch, Geometry, GeometryError, LayerId, Model, PoolId, SlotRange,
     Staging, Strategy,
@@ -36,8 +36,6 @@ impl Search<'_> {
             (true, _) => self.overlapping(fit),
         };
         let Fit { geometry, staging, set_aside } = fit;
-        // Where overlap is off for a reason, a second buffer did not fit, or was not asked for.
-        let staging = if settings.overlap { staging } else { staging.map(Staging::without_overlap) };
         Ok(Found { geometry, staging, overlap_off, requests_lowered, set_aside })
     }
 
@@ -112,11 +110,18 @@ impl Search<'_> {
         let least = Geometry::least(self.model.clone(), constraints.clone())?;
         let staging_bytes = staged(&least).map_or(vec![0; self.model.bank_count()], |staging| staging.added_bytes());
         let resident = resident_bytes(self.model, &settings.resident_layers, &constraints);
-        let beside = settings.reserved_bytes().saturating_add(sum(&staging_bytes)).saturating_add(fixed_table_bytes(
-            self.model,
-            settings.admission,
-            self.strategy,
-        ));
+        // Their tables, as if there were two buffers wherever there may be.
+        let (fixed_table_bytes, slot_table_bytes) = match settings.admission {
+            Admission::Host => (0, 0),
+            Admission::Device => {
+                let most = if settings.staging == StagingPlace::Borrowed { 2 } else { buffer_count };
+                let staging = Staging::dedicated(&least, most);
+                let staging = Some(&staging).filter(|_| settings.staging != StagingPlace::Nowhere);
+                let shape = shape_of(&least, settings.eviction);
+                (shape.fixed_bytes() + loader_table_bytes(&least, staging), shape.slot_bytes())
+            }
+        };
+        let beside = settings.reserved_bytes().saturating_add(sum(&staging_bytes)).saturating_add(fixed_table_bytes);
 
         let geometry = match settings.constraints.budget {
             Budget::Slots(_) => Geometry::new(self.model.clone(), constraints)?,
@@ -129,7 +134,7 @@ impl Search<'_> {
                     let left = free.checked_sub(beside);
                     let rest = left.ok_or(ConfigurationError::NothingLeft { needed: beside, free })?;
                     // The tables of a slot are paid with it.
-                    self.within(constraints, share.of(rest), resident, slot_table_bytes(settings.admission))?
+                    self.within(constraints, share.of(rest), resident, slot_table_bytes)?
                 }
             }
         };
@@ -138,11 +143,13 @@ impl Search<'_> {
             StagingPlace::Borrowed => Some(Staging::borrowed(&geometry)?),
             StagingPlace::Dedicated | StagingPlace::Nowhere => staged(&geometry),
         };
+        // Where overlap is off for a reason, a second buffer did not fit, or was not asked for.
+        let staging = if settings.overlap { staging } else { staging.map(Staging::without_overlap) };
         let set_aside = SetAside {
             arenas: geometry.arena_bytes().to_vec(),
             staging: staging_bytes,
             resident,
-            tables: table_bytes(&geometry, settings.admission, self.strategy),
+            tables: table_bytes(&geometry, staging.as_ref(), settings.admission, settings.eviction),
         };
         let total = set_aside.exact_total();
         if total > isize::MAX as u128 {

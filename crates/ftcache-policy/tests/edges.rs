@@ -18,9 +18,9 @@ fn settings(budget: Budget) -> Settings {
 
 #[test]
 fn the_tables_of_a_slot_are_paid_with_it() {
-    // 100 layers of 512 experts of 600 bytes; a slot costs 12 bytes of tables besides.
+    // 100 layers of 512 experts of 600 bytes; a slot costs 13 bytes of tables besides.
     let hundred = || model(512, 8, &[("q", 600); 100]);
-    for free in 1_083_900..1_084_600 {
+    for free in 2_400_000..2_400_700 {
         let settings = Settings {
             free_bytes: Some(free),
             admission: Admission::Device,
@@ -28,12 +28,12 @@ fn the_tables_of_a_slot_are_paid_with_it() {
             ..settings(Budget::Rest(Share::WHOLE))
         };
         let left = Configuration::new(hundred(), settings).unwrap().left_bytes().unwrap();
-        assert!(left < 612, "{free} free: {left} left");
+        assert!(left < 613, "{free} free: {left} left");
     }
 }
 
 #[test]
-fn hybrid_steps_on_the_device_keep_when_each_expert_was_active() {
+fn tables_on_the_device_have_room_for_hybrid_steps_whatever_the_strategy() {
     let tables = |strategy, fetch| {
         let settings = Settings {
             admission: Admission::Device,
@@ -45,7 +45,7 @@ fn hybrid_steps_on_the_device_keep_when_each_expert_was_active() {
     };
     let half = Fetch { rule: FetchRule::Carry(Fraction::from_q16(1 << 15).unwrap()), most: None };
     let (plain, hybrid) = (tables(Strategy::Offload, None), tables(Strategy::Hybrid, Some(FetchChoice::Fixed(half))));
-    assert_eq!(hybrid - plain, 4 * (8 * 8 + 4));
+    assert_eq!(hybrid, plain);
 }
 
 #[test]

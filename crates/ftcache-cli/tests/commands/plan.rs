@@ -173,10 +173,10 @@ fn a_whole_configuration_is_planned() {
     scope            unified                 unified
     budget           0.3*rest                4669049856 bytes                  25769803776 bytes are free, 5368709120 reserved
     split            equal                   equal
-    requests         64                      19                                the pools need at least 6190801920 bytes; 4670732410 are given
+    requests         64                      19                                the pools need at least 6190802432 bytes; 4670653980 are given
     batch sizes      1,8,16,32,64            1,8,16                            the smallest pool serves 19 requests at once
     staging          dedicated               dedicated
-    overlap          on                      off                               with two whole layers, the pools need at least 4594736592 bytes; 3221180487 are given
+    overlap          on                      off                               with two whole layers, the pools need at least 4594736972 bytes; 3221091350 are given
     small rows       under 262144 bytes      under 262144 bytes
     strategy         measured                hybrid                            recommended: for block 1 offload, the CPU has no code for it; for block 3 hybrid, by rates measured alone
     fetch            not said                carry at 1.0000; carry at 0.2189
@@ -195,11 +195,11 @@ fn a_whole_configuration_is_planned() {
       of these, pads                  3,072    3.00 KiB
     staging                   4,831,839,744    4.50 GiB
     layers as a whole                     0         0 B
-    tables                          151,604  148.05 KiB
-    all of it                 9,501,041,204    8.85 GiB
+    tables                          413,434  403.74 KiB
+    all of it                 9,501,303,034    8.85 GiB
     reserved: kv              4,294,967,296    4.00 GiB
     reserved: engine          1,073,741,824    1.00 GiB
-    left of what is free     10,900,053,452   10.15 GiB
+    left of what is free     10,899,791,622   10.15 GiB
 
     394 slots; one token routes to 470 experts, 3.33 GiB (3,580,231,680 bytes)
     up to 19 requests decoded at once

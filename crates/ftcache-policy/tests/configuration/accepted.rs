@@ -53,7 +53,11 @@ fn check(configuration: &Configuration, case: &str) {
     let arenas = sum(&aside.arenas);
     assert_eq!(aside.arenas, geometry.arena_bytes(), "{case}");
     assert_eq!(aside.total(), arenas + sum(&aside.staging) + aside.resident + aside.tables, "{case}");
-    assert_eq!(aside.tables, table_bytes(geometry, settings.admission, configuration.strategy()), "{case}");
+    assert_eq!(
+        aside.tables,
+        table_bytes(geometry, configuration.staging(), settings.admission, settings.eviction),
+        "{case}"
+    );
     if let Some(free) = settings.free_bytes {
         let all = aside.total() + settings.reserved_bytes();
         assert_eq!(configuration.left_bytes(), free.checked_sub(all), "{case}: {all} of {free}");

@@ -367,12 +367,28 @@ fn tables_of_admission_on_the_device_are_set_aside() {
     let host = new(toy(), rest_of(24_000, 1_000));
     let tables = new(toy(), device(rest_of(24_000, 1_000)));
     assert_eq!((host.set_aside().tables, host.geometry().slot_count()), (0, 23));
-    assert_eq!(tables.set_aside().tables, table_bytes(tables.geometry(), Admission::Device, Strategy::Offload));
-    // A stamp and an owner a slot, a slot an expert, a copy for each expert of a step, and the counters.
-    assert_eq!(tables.set_aside().tables, 22 * 12 + 32 * 4 + 8 * 8 + 256);
-    assert_eq!((tables.geometry().slot_count(), tables.left_bytes()), (22, Some(1_000 - 712)));
+    assert_eq!(
+        tables.set_aside().tables,
+        table_bytes(tables.geometry(), tables.staging(), Admission::Device, Eviction::Lru)
+    );
+    // Of 4 layers of 8 experts in one pool eight arrays are short of 256 bytes, counters of 312 bytes a layer take
+    // 1,280, and a slot has a stamp, an owner and a pin. Beside them a header; and what a bank of a layer is told as,
+    // once for its slots and four times for each of two buffers, with 8 bytes and two lists of 8 copies.
+    let of_rows = 4 * 48 + 2 * (4 * 2 * (48 + 64) + 8 + 2 * 8 * 8);
+    let fixed = 8 * 256 + 1_280 + 32 + of_rows;
+    assert_eq!((fixed, tables.set_aside().tables), (5_616, fixed + 17 * 13));
+    assert_eq!((tables.geometry().slot_count(), tables.left_bytes()), (17, Some(23_000 - 17 * 1_013 - fixed)));
     // On a budget in bytes they come on top.
     let with = |free| Configuration::new(toy(), on(device(rest_of(free, 0)), Budget::Bytes(22_000)));
-    assert_eq!(with(22_712).unwrap().left_bytes(), Some(0));
-    assert_eq!(with(22_711), Err(ConfigurationError::PastFree { needed: 22_712, reserved: 0, free: 22_711 }));
+    assert_eq!(with(27_902).unwrap().left_bytes(), Some(0));
+    assert_eq!(with(27_901), Err(ConfigurationError::PastFree { needed: 27_902, reserved: 0, free: 27_901 }));
+    // Rules by score count 6 numbers of each expert and keep weights, turns, totals and gains, and a key for each
+    // slot; one that learns remembers 8 steps of up to 16 experts after each.
+    let by = |eviction| {
+        let settings = Settings { eviction, ..device(on(rest_of(40_000, 0), Budget::Slots(22))) };
+        new(toy(), settings).set_aside().tables - 5_902
+    };
+    let scored = 2 * 256 + 32 * 6 * 4 + 2 * 256 + 22 * 8;
+    assert_eq!([by(Eviction::Lfu), by(Eviction::Cyclic)], [scored; 2]);
+    assert_eq!(by(Eviction::Learned), scored + 2 * 256 + 32 * (8 * 16 * 2 + 8) + 2 * 256);
 }

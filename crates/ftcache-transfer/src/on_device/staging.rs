@@ -6,7 +6,7 @@
 //! *Unsafe*, relying on the promises of `launches.rs`.
 
 use bytemuck::{Pod, Zeroable};
-use ftcache_policy::{BankId, Geometry, LayerId, PoolId};
+use ftcache_policy::{BankId, Geometry, LayerId, PoolId, TableShape};
 use ftcache_residency::Cache;
 
 use super::DeviceModeError;
@@ -55,6 +55,9 @@ struct Lists {
     hit_count: u32,
     miss_count: u32,
 }
+
+// As a plan sets it aside.
+const _: () = assert!(TableShape::STAGE_LISTS_BYTES == size_of::<Lists>() as u64);
 
 impl<D: Device> Loader<D> {
     /// Enqueues that slots under borrowed staging buffers are freed and handed out to nobody: before a chunk's first

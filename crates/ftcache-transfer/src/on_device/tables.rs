@@ -10,11 +10,11 @@
 //! any more.
 
 use bytemuck::{Pod, Zeroable};
-use ftcache_policy::{ExpertId, LayerId, PoolId, SlotId};
+use ftcache_policy::{ExpertId, LayerId, PoolId, SlotId, Table, TableShape};
 use ftcache_residency::{Cache, Copy};
 
 use super::abi::{self, Kernel};
-use super::block::{ALIGNMENT, Block, Part, Shape};
+use super::block::{Block, Shape};
 use super::page::ReportPage;
 use super::step::Told;
 use super::{DeviceModeError, DeviceReading, DeviceStep, FaultReport};
@@ -83,7 +83,7 @@ impl DeviceTables {
     }
 
     fn header<D: Device>(device: &mut D, page: &ReportPage) -> Result<(Memory, u64), DeviceError> {
-        let header = device.allocate(size_of::<abi::Header>() as u64, ALIGNMENT)?;
+        let header = device.allocate(size_of::<abi::Header>() as u64, TableShape::ALIGNMENT)?;
         let written = device.address(header).and_then(|address| {
             let (fault, ..) = page.addresses();
             let words = abi::Header { generation: abi::WITH_HOST, step: 0, fault, reserved: 0 };
@@ -131,7 +131,7 @@ impl DeviceTables {
 
     /// Bytes of device memory that tables take for a residency.
     pub fn table_bytes(residency: &Cache) -> u64 {
-        Shape::of(residency).offsets().1 + size_of::<abi::Header>() as u64
+        Shape::of(residency).tables().total_bytes()
     }
 
     /// Takes the residency over: launches decide from now on, and the cache's own calls must not until it is
@@ -165,8 +165,8 @@ impl DeviceTables {
             if let Some(block) = self.block.take() {
                 device.free(block.memory);
             }
-            let (offsets, bytes) = shape.offsets();
-            let memory = device.allocate(bytes.max(1), ALIGNMENT)?;
+            let (offsets, bytes) = shape.tables().offsets();
+            let memory = device.allocate(bytes.max(1), TableShape::ALIGNMENT)?;
             match device.address(memory) {
                 Ok(address) => self.block = Some(Block { rebuilds, shape, memory, address, offsets }),
                 Err(error) => {
@@ -375,12 +375,12 @@ impl DeviceTables {
         assert!(layer.index() < self.layer_count, "layer {layer} of {}", self.layer_count);
         let mut head = abi::PlanHead::zeroed();
         let at = (layer.index() * size_of::<abi::PlanHead>()) as u64;
-        device.read(block.memory, block.offsets[Part::Plans as usize] + at, bytemuck::bytes_of_mut(&mut head))?;
+        device.read(block.memory, block.offsets[Table::Plans as usize] + at, bytemuck::bytes_of_mut(&mut head))?;
         let mut entries = vec![abi::Entry::zeroed(); head.copy_count as usize];
         let at = u64::from(layer.get()) * u64::from(block.shape.expert_count) * size_of::<abi::Entry>() as u64;
         if !entries.is_empty() {
             let bytes = bytemuck::cast_slice_mut(&mut entries);
-            device.read(block.memory, block.offsets[Part::Copies as usize] + at, bytes)?;
+            device.read(block.memory, block.offsets[Table::Copies as usize] + at, bytes)?;
         }
         let copy = |entry: &abi::Entry| Copy { slot: SlotId::new(entry.target), row: ExpertId::new(entry.source) };
         let copies = entries.iter().map(copy).collect();
@@ -408,7 +408,7 @@ impl DeviceTables {
 
     pub(super) fn scratch(&self) -> u64 {
         let block = self.block.as_ref().expect("the residency is here");
-        block.address + block.offsets[Part::Scratch as usize]
+        block.address + block.offsets[Table::Scratch as usize]
     }
 
     /// How many copies the last admission of a layer wants, and which: addresses.
@@ -423,21 +423,21 @@ impl DeviceTables {
     /// The tables as kernels are told of them.
     pub(super) fn told(&self) -> abi::Tables {
         let Block { shape, address, offsets, .. } = self.block.as_ref().expect("the residency is here");
-        let at = |part: Part| address + offsets[part as usize];
+        let at = |table: Table| address + offsets[table as usize];
         abi::Tables {
             header: self.header_address,
-            place: at(Part::Place),
-            active: at(Part::Active),
-            routed: at(Part::Routed),
-            marked: at(Part::Marked),
-            carried: at(Part::Carried),
-            stats: at(Part::Stats),
-            plans: at(Part::Plans),
-            copies: at(Part::Copies),
-            stamp: at(Part::Stamp),
-            owner: at(Part::Owner),
-            pinned: at(Part::Pinned),
-            pools: at(Part::Pools),
+            place: at(Table::Place),
+            active: at(Table::Active),
+            routed: at(Table::Routed),
+            marked: at(Table::Marked),
+            carried: at(Table::Carried),
+            stats: at(Table::Stats),
+            plans: at(Table::Plans),
+            copies: at(Table::Copies),
+            stamp: at(Table::Stamp),
+            owner: at(Table::Owner),
+            pinned: at(Table::Pinned),
+            pools: at(Table::Pools),
             layer_count: shape.layer_count,
             expert_count: shape.expert_count,
             slot_count: shape.slot_count(),

@@ -1,6 +1,6 @@
 //! The residency on its way to the device and back while calls of the driver fail: it is always on one side, whole.
 
-use ftcache_policy::PoolId;
+use ftcache_policy::{Eviction, PoolId};
 use ftcache_residency::Keep;
 use ftcache_transfer::{Device, DeviceModeError, DeviceTables, Fault, FaultReport};
 
@@ -171,9 +171,11 @@ fn tables_that_cannot_be_made_leave_nothing() {
 
 #[test]
 fn tables_take_as_much_memory_as_they_say() {
-    for (experts, slots) in [(1, 1), (16, 9), (300, 70), (1024, 5), (1025, 5), (3000, 2000)] {
+    let shapes = [(1, 1), (16, 9), (300, 70), (1024, 5), (1025, 5), (3000, 2000)];
+    for (rule, (experts, slots)) in Eviction::ALL.into_iter().flat_map(|rule| shapes.map(|shape| (rule, shape))) {
         let world = CudaWorld::emulated(seeded(5));
-        let cache = one_pool(2, experts, slots);
+        let mut cache = one_pool(2, experts, slots);
+        cache.set_eviction(rule).unwrap();
         let mut device = world.device();
         device.prepare_kernels().unwrap();
         let emulated = world.emulated.as_ref().unwrap();
@@ -181,9 +183,8 @@ fn tables_take_as_much_memory_as_they_say() {
         let mut tables = DeviceTables::new(&mut device, 2).unwrap();
         tables.engage(&mut device, &cache).unwrap();
         let taken = emulated.counts().allocated_bytes - before;
-        assert_eq!(taken, DeviceTables::table_bytes(&cache), "{experts} experts, {slots} slots");
+        assert_eq!(taken, DeviceTables::table_bytes(&cache), "{rule}: {experts} experts, {slots} slots");
         // Again and again it is the same memory.
-        let mut cache = cache;
         for _ in 0..3 {
             tables.disengage(&mut device, &mut cache).unwrap();
             tables.engage(&mut device, &cache).unwrap();

@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use ftcache::policy::{Admission, table_bytes};
 use ftcache::{
-    Budget, Cache, Constraints, DeviceError, DeviceModeError, Error, Geometry, Keep, RebuildError, Staging, Step,
+    Budget, Cache, Constraints, DeviceError, DeviceModeError, Error, Eviction, Geometry, Keep, RebuildError, Staging,
+    Step,
 };
 use ftcache_cuda_emu::client::Config;
 use ftcache_testkit::Rng;
@@ -66,8 +68,35 @@ fn device_memory_that_is_too_small_for_the_tables_leaves_the_residency_with_the_
 }
 
 #[test]
+fn device_mode_takes_what_a_plan_sets_aside_for_it() {
+    for seed in 0..80 {
+        let mut rng = Rng::new(seed);
+        let mut rig = Rig::new(seed, shapes::geometry(&mut rng));
+        let geometry = rig.twin.geometry().clone();
+        let staging = match rng.below(3) {
+            0 => None,
+            1 => Some(Staging::dedicated(&geometry, 1 + rng.below(2) as u32)),
+            _ => Staging::borrowed(&geometry).ok(),
+        };
+        if let Some(staging) = &staging {
+            rig.cache.set_staging(staging.clone(), 0).unwrap();
+        }
+        let rule = shapes::pick(&mut rng, &Eviction::ALL);
+        rig.cache.set_eviction(rule).unwrap();
+        let before = rig.emulated().counts().allocated_bytes;
+        rig.enter();
+        let taken = rig.emulated().counts().allocated_bytes - before;
+        let planned = table_bytes(&geometry, staging.as_ref(), Admission::Device, rule);
+        assert_eq!(taken, planned, "seed {seed}: {rule}, {staging:?}");
+        assert_eq!(table_bytes(&geometry, staging.as_ref(), Admission::Host, rule), 0);
+        rig.cache.leave_device_mode().unwrap();
+        rig.end();
+    }
+}
+
+#[test]
 fn a_cache_that_could_not_enter_leaves_nothing_behind_when_it_goes() {
-    for room in [0, 500, 1000, 4000] {
+    for room in [0, 500, 1000, 3000] {
         let mut rig = Rig::new(room, geometry(15));
         rig.emulated().set_memory_bytes(rig.emulated().counts().allocated_bytes + room);
         rig.cache.enter_device_mode(few()).unwrap_err();
