@@ -132,7 +132,7 @@ fn judged(fit: &Trace, judge: &Trace, percent: u64) -> [f64; 3] {
     let judge = LayerCurves::lru(&Events::of(judge));
     let splits = [
         split_equal(&pools, total),
-        split_curve(&pools, &groups, &curves_of(&fitted), total),
+        split_curve(&pools, &groups, &curves_of(&fitted), &vec![1; pools.len()], total),
         split_profile(&pools, &groups, &profile_of(fit), total),
     ];
     splits.map(|sizes| {
