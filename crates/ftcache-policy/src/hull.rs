@@ -14,7 +14,7 @@
 //! tell nothing apart, the split is `equal`.
 
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::binary_heap::{BinaryHeap, PeekMut};
 
 use crate::split::cost_of;
 use crate::{Curves, LayerId, PoolBounds};
@@ -120,14 +120,21 @@ pub(crate) fn fill_by_curve(
     };
 
     let mut open: BinaryHeap<Next> = (0..pools.len()).filter_map(|pool| next(pool, sizes[pool])).collect();
-    while let Some(Next { pool, .. }) = open.pop() {
+    // In its place on top, since the pool that had a slot mostly has the next one of its stretch too.
+    while let Some(mut top) = open.peek_mut() {
+        let pool = top.pool;
         let cost = u128::from(costs[pool]);
-        if cost > rest {
-            continue;
+        let after = if cost > rest {
+            None
+        } else {
+            rest -= cost;
+            sizes[pool] += 1;
+            next(pool, sizes[pool])
+        };
+        match after {
+            Some(after) => *top = after,
+            None => drop(PeekMut::pop(top)),
         }
-        rest -= cost;
-        sizes[pool] += 1;
-        open.extend(next(pool, sizes[pool]));
     }
     sizes
 }
