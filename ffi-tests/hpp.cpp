@@ -632,6 +632,38 @@ void banks_are_read_from_files() {
     CHECK(cache.load_files(paths, {&bank, 1}).error().status == FTCACHE_STATUS_HOST);
 }
 
+void a_recording_divides_slots() {
+    auto config = ftc::sized<ftcache_recorder_config>();
+    config.layer_count = LAYERS;
+    config.expert_count = EXPERTS;
+    config.top_k = TOP_K;
+    config.capacity_bytes = 4096;
+    config.model = "toy";
+    auto recorder = ftc::recorder::make(config);
+    CHECK(recorder && recorder->begin(7, FTCACHE_PHASE_DECODE));
+    // Layer 2 alone: two experts, and two others.
+    for (const std::array<int32_t, TOP_K> ids : {std::array<int32_t, TOP_K>{1, 2}, {3, 4}, {1, 2}}) {
+        CHECK(recorder->record(2, ftc::routes_of(ids.data(), 1, TOP_K)));
+    }
+    CHECK(recorder->report_get().value().tokens == 3 && recorder->write("hpp_trace.ftr"));
+    std::vector<uint64_t> counts(LAYERS * (EXPERTS + 1), 7);
+    const auto model = wrapped_model();
+    const auto name = model.miss_counts("hpp_trace.ftr", counts);
+    CHECK(std::remove("hpp_trace.ftr") == 0 && name && *name == "toy");
+    CHECK(counts[0] == 0 && counts[18] == 6 && counts[20] == 6 && counts[22] == 4 && counts[26] == 4);
+
+    auto settings = settings_of(8);
+    settings.scope = FTCACHE_SCOPE_PER_LAYER;
+    settings.split = FTCACHE_SPLIT_CURVE;
+    settings.miss_counts = counts.data();
+    settings.miss_count_count = counts.size();
+    settings.miss_counts_model = name->c_str();
+    const auto configuration = ftc::configuration::make(model, settings);
+    CHECK(configuration && configuration->pool_get(configuration->layer_pool(2).value()).value().slot_count == 4);
+    REFUSED_WITH(model.miss_counts("hpp_trace.ftr", {counts.data(), 26}), INVALID_ARGUMENT,
+                 "miss_counts has 26 counts; 3 layers of 8 experts need 27");
+}
+
 void memory_is_registered() {
     auto cache = ftc::cache::make(wrapped_configuration(settings_of(8))).value();
     CHECK(cache.arenas_measure()->spilled == 0 && cache.arenas_measure()->text.find("bank 0: 304 bytes at ") == 0);
@@ -663,6 +695,7 @@ int main(int argument_count, char **arguments) {
     a_chunk_stages_whole_layers();
     rebuilt_and_brought_back();
     banks_are_read_from_files();
+    a_recording_divides_slots();
     memory_is_registered();
     return 0;
 }

@@ -45,8 +45,8 @@ static void slots_go_where_the_use_is_spread(void) {
     counts[1][4] = -1;
     REFUSED_SETTINGS(&settings, INVALID_ARGUMENT, "the profile's layer 1 expert 4 has a count of -1");
     counts[1][4] = 3;
-    settings.split = 2;
-    REFUSED_SETTINGS(&settings, INVALID_ARGUMENT, "settings->split is 2, not an ftcache_split");
+    settings.split = 3;
+    REFUSED_SETTINGS(&settings, INVALID_ARGUMENT, "settings->split is 3, not an ftcache_split");
     settings.split = FTCACHE_SPLIT_PROFILE;
 
     configuration = configuration_of(&settings);

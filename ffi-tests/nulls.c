@@ -108,6 +108,12 @@ static void of_settings(void) {
     settings = settings_of(8);
     settings.resident_layer_count = 1;
     COUNTED(ftcache_configuration_new(model, &settings, &out), "settings->resident_layers", "a count of 1");
+    settings = settings_of(8);
+    settings.use_count_count = 24;
+    COUNTED(ftcache_configuration_new(model, &settings, &out), "settings->use_counts", "a count of 24");
+    settings = settings_of(8);
+    settings.miss_count_count = 27;
+    COUNTED(ftcache_configuration_new(model, &settings, &out), "settings->miss_counts", "a count of 27");
     ftcache_model_free(model);
 }
 
@@ -439,6 +445,38 @@ static void of_recorders(void) {
     ftcache_recorder_free(NULL);
 }
 
+static void of_miss_counts(void) {
+    ftcache_model *model = new_model();
+    uint64_t counts[LAYERS * (EXPERTS + 1)] = {7};
+    const uint64_t count = LAYERS * (EXPERTS + 1);
+    size_t needed = 7;
+    char text[8] = "as was";
+    NAMED(ftcache_model_miss_counts(NULL, "nulls.ftr", counts, count, text, sizeof text, &needed), "model");
+    NAMED(ftcache_model_miss_counts(model, NULL, counts, count, text, sizeof text, &needed), "path");
+    COUNTED(ftcache_model_miss_counts(model, "nulls.ftr", NULL, count, text, sizeof text, &needed), "miss_counts",
+            "a count of 27");
+    {
+        // A token of layer 2 alone, which uses two experts.
+        const ftcache_recorder_config config = {sizeof config, 0, LAYERS, EXPERTS, 2, 0, 4096, "nulls"};
+        const int32_t ids[] = {1, 2};
+        const ftcache_routes routes = routes_of(ids, 2);
+        ftcache_recorder *recorder = NULL;
+        OK(ftcache_recorder_new(&config, &recorder));
+        OK(ftcache_recorder_record(recorder, 2, &routes));
+        OK(ftcache_recorder_write(recorder, "nulls_miss_counts.ftr"));
+        ftcache_recorder_free(recorder);
+    }
+    COUNTED(ftcache_model_miss_counts(model, "nulls_miss_counts.ftr", counts, count, NULL, sizeof text, &needed),
+            "buffer", "a capacity of 8");
+    CHECK(counts[0] == 7 && needed == 7 && strcmp(text, "as was") == 0);
+    // These may be NULL.
+    OK(ftcache_model_miss_counts(model, "nulls_miss_counts.ftr", counts, count, NULL, 0, &needed));
+    OK(ftcache_model_miss_counts(model, "nulls_miss_counts.ftr", counts, count, text, sizeof text, NULL));
+    CHECK(counts[0] == 0 && counts[count - 1] == 2 && needed == sizeof "nulls" && strcmp(text, "nulls") == 0);
+    CHECK(remove("nulls_miss_counts.ftr") == 0);
+    ftcache_model_free(model);
+}
+
 static void that_are_accepted(void) {
     const int32_t id = 0;
     const ftcache_routes routes = routes_of(&id, 1);
@@ -505,6 +543,7 @@ int main(void) {
     of_chunks(cache);
     of_reports(cache);
     of_recorders();
+    of_miss_counts();
     that_are_accepted();
     NAMED(ftcache_reset(NULL), "cache");
     CHECK(ftcache_last_error_copy(NULL, 0) == sizeof "cache is NULL");

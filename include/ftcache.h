@@ -145,6 +145,8 @@
  *    Warm start ftcache_residents_get, ftcache_bring_back.
  *    Files      ftcache_load_files: banks read and pinned by the library.
  *    Recorder   ftcache_recorder_new, ftcache_recorder_record: routing kept in bounded memory, for `ftcache replay`.
+ *    Split      FTCACHE_SPLIT_CURVE of ftcache_settings: slots divided by what a recording would fetch, which
+ *               ftcache_model_miss_counts counts.
  *    Devices    One handle for each model and device. Handles share nothing: each has its budget, its streams and its
  *               log. A draft model makes its own, or has none. Nothing is inherited, and there is no state of the
  *               process.
@@ -301,6 +303,8 @@ enum ftcache_split
     FTCACHE_SPLIT_EQUAL = 0,
     // By how often the experts of a pool's layers were used: use_counts.
     FTCACHE_SPLIT_PROFILE = 1,
+    // So that the fewest bytes are fetched, by what each layer missed with so many slots: miss_counts.
+    FTCACHE_SPLIT_CURVE = 2,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -872,7 +876,7 @@ typedef struct ftcache_settings {
     uint64_t tail_pad_bytes;
     // An ftcache_split.
     uint32_t split;
-    // 1: use_counts of a model of another name are refused. 0: they are noted.
+    // 1: use_counts or miss_counts of a model of another name are refused. 0: they are noted.
     uint32_t refuse_other_model;
     // FTCACHE_SPLIT_PROFILE: how often each expert was used, [layer][expert], in any unit, as each layer is scaled by
     // itself. NULL for another split. Copied.
@@ -899,6 +903,14 @@ typedef struct ftcache_settings {
     const struct ftcache_tag *cpu_tags;
     // How many.
     uint64_t cpu_tag_count;
+    // FTCACHE_SPLIT_CURVE: how often each layer missed with so many slots of its own, [layer][slots] from none to all
+    // experts, never more with a slot more; all layers were counted over the same steps. ftcache_model_miss_counts has
+    // them of a recording. NULL for another split. Copied.
+    const uint64_t *miss_counts;
+    // How many: layers times (experts + 1).
+    uint64_t miss_count_count;
+    // The model that was counted, as whoever counted named it; NULL if that is not known.
+    const char *miss_counts_model;
 } ftcache_settings;
 
 // What a configuration came to.
@@ -2704,6 +2716,30 @@ FTCACHE_MUST_USE ftcache_status ftcache_recorder_write(struct ftcache_recorder *
 
 // Frees a recorder and what it holds; NULL is accepted. No other call may be inside it. Waits for nothing.
 void ftcache_recorder_free(struct ftcache_recorder *recorder);
+
+// Counts how often each layer of a model would have missed with so many slots of its own, on routing that
+// ftcache_recorder_write or `ftcache trace` wrote: LRU, every token a decode step of its own, as `ftcache plan
+// --split-trace` goes by. Allocates as much as the file holds, and blocks while it is read and counted.
+//
+// miss_counts gets layers times (experts + 1) numbers, [layer][slots] from none to all experts, to be handed on in
+// ftcache_settings; with fewer slots than a step needs, every use is a miss. A recording of less than a thousand tokens
+// says more of its requests than of the layers. A recording of other layers or experts than the model's is refused,
+// and what is refused writes nothing.
+//
+// The name of the recorded model is written to buffer, for miss_counts_model, cut to fit and ended by a zero. *needed
+// is set to the bytes of all of it, its ending zero included; it may be NULL, and buffer may be NULL if capacity is 0.
+//
+// Requires: model came from ftcache_model_new, with every layer set; path is a text; miss_counts points to
+// miss_count_count writable numbers; buffer points to capacity writable bytes; needed is NULL or points to a
+// number.
+FTCACHE_MUST_USE
+ftcache_status ftcache_model_miss_counts(const struct ftcache_model *model,
+                                         const char *path,
+                                         uint64_t *miss_counts,
+                                         uint64_t miss_count_count,
+                                         char *buffer,
+                                         size_t capacity,
+                                         size_t *needed);
 
 #ifdef __cplusplus
 }  // extern "C"

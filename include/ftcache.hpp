@@ -391,6 +391,13 @@ public:
     result<void> layer_set(uint32_t layer, const ::ftcache_layer &layer_config) {
         return detail::outcome(::ftcache_model_layer_set(get(), layer, &layer_config));
     }
+
+    // Fills the numbers, layers times (experts + 1) of them, and returns the name of the recorded model.
+    result<std::string> miss_counts(const char *path, span<uint64_t> counts) const {
+        return detail::text([&](char *buffer, std::size_t capacity, std::size_t *needed) {
+            return ::ftcache_model_miss_counts(get(), path, counts.data(), counts.size(), buffer, capacity, needed);
+        });
+    }
 };
 
 class configuration : public detail::handle<::ftcache_configuration> {

@@ -5,7 +5,7 @@ use cbindgen::{Braces, Builder, Config, DocumentationStyle, EnumConfig, Language
 use crate::run::{Outcome, root};
 
 /// The sources in the order in which one learns them, which is the header's order.
-const SOURCES: [&str; 20] = [
+const SOURCES: [&str; 21] = [
     "status",
     "model",
     "settings",
@@ -26,6 +26,7 @@ const SOURCES: [&str; 20] = [
     "rebuild",
     "probe",
     "recorder",
+    "miss_counts",
 ];
 
 /// Enums that are reached through integer fields only.

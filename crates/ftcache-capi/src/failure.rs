@@ -1,6 +1,6 @@
 //! What did not succeed, as C is told it: a status by which code can tell errors apart, and the message.
 
-use ftcache_core::policy::{BytesError, ConfigurationError, CpuLayersError, ProfileError, RatesError};
+use ftcache_core::policy::{BytesError, ConfigurationError, CpuLayersError, CurvesError, ProfileError, RatesError};
 use ftcache_core::transfer::{ArenaError, AttachError, LinkError, LoadArenaError, RegisterError};
 use ftcache_core::{
     BankError, DeviceError, DeviceModeError, DriverError, EnsureError, Error, EvictionError, GeometryError, PinError,
@@ -186,6 +186,7 @@ by! {
     EvictionError => |_| ftcache_status::InvalidArgument,
     CpuLayersError => |_| ftcache_status::InvalidArgument,
     ProfileError => |_| ftcache_status::InvalidArgument,
+    CurvesError => |_| ftcache_status::InvalidArgument,
     RatesError => |_| ftcache_status::InvalidArgument,
     TraceError => |error| match error {
         // Nothing has been recorded yet.

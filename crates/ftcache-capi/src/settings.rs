@@ -3,13 +3,14 @@
 use std::ffi::{c_char, c_void};
 
 use ftcache_core::policy::{
-    Admission, CpuCode, CpuLayers, Fetch, FetchChoice, FetchRule, Fraction, Model, OtherModel, Pair, Point, Profile,
-    Rates, Reserve, Rounding, Settings, Split, StagingPlace, Strategy, StrategyChoice, TagLimit, parse_budget,
+    Admission, CpuCode, CpuLayers, Fetch, FetchChoice, FetchRule, Fraction, Model, Pair, Point, Rates, Reserve,
+    Rounding, Settings, StagingPlace, Strategy, StrategyChoice, TagLimit, parse_budget,
 };
 use ftcache_core::{Budget, Constraints, Eviction, FetchOrder, LayerId, Scope, TailPad};
 
 use crate::boundary::{SizedStruct, array, flag, text};
 use crate::failure::Failure;
+use crate::split::read_split;
 
 /// Which layers share a pool of slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub enum ftcache_split {
     Equal = 0,
     /// By how often the experts of a pool's layers were used: use_counts.
     Profile = 1,
+    /// So that the fewest bytes are fetched, by what each layer missed with so many slots: miss_counts.
+    Curve = 2,
 }
 
 /// How many bytes follow a pool's last slot, for kernels that read past a row's end.
@@ -264,7 +267,7 @@ pub struct ftcache_settings {
     pub tail_pad_bytes: u64,
     /// An ftcache_split.
     pub split: u32,
-    /// 1: use_counts of a model of another name are refused. 0: they are noted.
+    /// 1: use_counts or miss_counts of a model of another name are refused. 0: they are noted.
     pub refuse_other_model: u32,
     /// FTCACHE_SPLIT_PROFILE: how often each expert was used, [layer][expert], in any unit, as each layer is scaled by
     /// itself. NULL for another split. Copied.
@@ -291,6 +294,14 @@ pub struct ftcache_settings {
     pub cpu_tags: *const ftcache_tag,
     /// How many.
     pub cpu_tag_count: u64,
+    /// FTCACHE_SPLIT_CURVE: how often each layer missed with so many slots of its own, [layer][slots] from none to all
+    /// experts, never more with a slot more; all layers were counted over the same steps. ftcache_model_miss_counts has
+    /// them of a recording. NULL for another split. Copied.
+    pub miss_counts: *const u64,
+    /// How many: layers times (experts + 1).
+    pub miss_count_count: u64,
+    /// The model that was counted, as whoever counted named it; NULL if that is not known.
+    pub miss_counts_model: *const c_char,
 }
 
 // SAFETY: `repr(C)`, a `u32` first, integers and pointers only; NULL is a value of a pointer.
@@ -411,50 +422,10 @@ pub(crate) unsafe fn settings_of(given: &ftcache_settings, model: &Model) -> Res
         other => return Err(not_a("settings->eviction", other, "ftcache_eviction")),
     };
     // SAFETY: pointers as the header says of them, by the caller's word.
-    unsafe { read_profile(given, model, &mut settings) }?;
+    unsafe { read_split(given, model, &mut settings) }?;
     // SAFETY: as above.
     unsafe { read_rates(given, &mut settings) }?;
     Ok(settings)
-}
-
-/// # Safety
-///
-/// The pointers of `given` are as the header says of them.
-unsafe fn read_profile(given: &ftcache_settings, model: &Model, settings: &mut Settings) -> Result<(), Failure> {
-    // SAFETY: texts by the caller's word.
-    let name = |pointer, name| unsafe { text(pointer, name) };
-    let counted = name(given.use_counts_model, "settings->use_counts_model")?;
-    settings.model_name = name(given.model_name, "settings->model_name")?.map(str::to_owned);
-    // SAFETY: as many numbers as the count says, by the caller's word.
-    let counts = unsafe { array(given.use_counts, given.use_count_count, "settings->use_counts") }?;
-    if flag(given.refuse_other_model, "settings->refuse_other_model")? {
-        settings.other_model = OtherModel::Refuse;
-    }
-    match given.split {
-        split if split == ftcache_split::Equal as u32 && counts.is_empty() => Ok(()),
-        split if split == ftcache_split::Equal as u32 => {
-            let message = format!(
-                "settings->use_counts has {} counts, which count only if split is FTCACHE_SPLIT_PROFILE",
-                counts.len()
-            );
-            Err(Failure::argument(message))
-        }
-        split if split == ftcache_split::Profile as u32 => {
-            let (layers, experts) = (model.layer_count(), model.expert_count() as usize);
-            if counts.len() != layers * experts {
-                let message = format!(
-                    "settings->use_counts has {} counts; {layers} layers of {experts} experts need {}",
-                    counts.len(),
-                    layers * experts
-                );
-                return Err(Failure::argument(message));
-            }
-            let rows: Vec<Vec<f64>> = counts.chunks(experts).map(<[f64]>::to_vec).collect();
-            settings.constraints.split = Split::Profile(Profile::new(counted.unwrap_or_default(), &rows)?);
-            Ok(())
-        }
-        other => Err(not_a("settings->split", other, "ftcache_split")),
-    }
 }
 
 /// # Safety

@@ -49,7 +49,7 @@ pub(crate) struct Arguments {
     /// A JSON file of how often each expert was used: divide slots by that instead of equally
     #[arg(long, value_name = "FILE", group = "counted", help_heading = "Pools")]
     profile: Option<PathBuf>,
-    /// A routing trace of a thousand tokens or more: divide slots by how many misses of it each saves instead of
+    /// A routing trace of a thousand tokens or more: divide slots by how many fetched bytes of it each saves instead of
     /// equally
     #[arg(long, value_name = "TRACE", group = "counted", help_heading = "Pools")]
     split_trace: Option<PathBuf>,

@@ -51,8 +51,7 @@ impl TraceCurves {
     }
 }
 
-/// The misses from no slot on, as a split takes them. With fewer slots than the widest step has experts, every use is a
-/// miss.
+/// The misses from no slot on, as a split takes them.
 pub(crate) fn by_slots(curve: &MissCurve) -> Vec<u64> {
-    (0..=curve.most_slots()).map(|slots| curve.misses(slots).unwrap_or(curve.uses())).collect()
+    (0..=curve.most_slots()).map(|slots| curve.misses_or_uses(slots)).collect()
 }

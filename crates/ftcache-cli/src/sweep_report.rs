@@ -50,7 +50,8 @@ pub(crate) fn write(sweep: &Sweep, out: &mut String) -> Result {
         let cut = grouped(sweep.cut);
         writeln!(
             out,
-            "curve: each half of the trace, cut at token {cut}, has its slots divided by the other's misses"
+            "curve: each half of the trace, cut at token {cut}, has its slots divided by the other's {}",
+            if sweep.space.is_of_widths() { "fetched bytes" } else { "misses" }
         )?;
     }
     if let Some(bound) = sweep.lines.iter().find(|line| !line.is_configurable && is_divided(sweep, line)) {

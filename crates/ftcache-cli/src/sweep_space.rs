@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use ftcache::Scope;
 use ftcache::policy::{
-    Budget, Constraints, Geometry, LayerId, Model, PoolBounds, Split, group_layers, parse_bytes, split_curve,
+    Budget, Constraints, Geometry, LayerId, LayoutKey, Model, PoolBounds, Split, group_layers, parse_bytes, split_curve,
 };
 use ftcache_model::MoeModel;
 use ftcache_trace::{Events, Header, MissCurve};
@@ -177,6 +177,14 @@ impl Space {
         }
     }
 
+    /// Whether experts of different layers have different bytes.
+    pub(crate) fn is_of_widths(&self) -> bool {
+        let Self::Bytes(bytes) = self else { return false };
+        let mut widths = bytes.model.layers().iter().map(LayoutKey::expert_bytes);
+        let first = widths.next();
+        widths.any(|width| Some(width) != first)
+    }
+
     /// What percents are of.
     fn whole(&self) -> &'static str {
         match self {
@@ -202,7 +210,8 @@ impl Space {
                 Split::Curve(curves) => {
                     let bounds = |&min_slots| PoolBounds { layer_count: 1, min_slots, max_slots: slots.experts };
                     let pools: Vec<PoolBounds> = slots.widest.iter().map(bounds).collect();
-                    split_curve(&pools, &self.groups(scope), curves, size).ok()
+                    // All rows are as wide, whatever that is.
+                    split_curve(&pools, &self.groups(scope), curves, &vec![1; pools.len()], size).ok()
                 }
                 _ => {
                     let (each, rest) = (size / u64::from(slots.layers), size % u64::from(slots.layers));

@@ -41,13 +41,15 @@ fn main() {
         };
         let curves = Curves::new("synthetic", (0..layer_count).map(&mut curve).collect()).unwrap();
 
+        let row_bytes: Vec<u64> = model.layers().iter().map(LayoutKey::expert_bytes).collect();
+
         let name = |strategy: &str| BenchmarkId::new(strategy, format!("layers={layer_count},slots={slots}"));
         group.bench_function(name("equal"), |b| b.iter(|| split_equal(black_box(&bounds), slots).unwrap()));
         group.bench_function(name("profile"), |b| {
             b.iter(|| split_profile(black_box(&bounds), &groups, &profile, slots).unwrap());
         });
         group.bench_function(name("curve"), |b| {
-            b.iter(|| split_curve(black_box(&bounds), &groups, &curves, slots).unwrap());
+            b.iter(|| split_curve(black_box(&bounds), &groups, &curves, &row_bytes, slots).unwrap());
         });
         let splits = [
             ("equal-bytes", Split::Equal),

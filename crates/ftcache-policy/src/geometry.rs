@@ -158,6 +158,11 @@ impl Pool {
         &self.slots.ranges
     }
 
+    /// Bytes of one expert over all banks, which a miss fetches.
+    fn row_bytes(&self) -> u64 {
+        self.ranges().iter().map(|range| range.row_bytes).sum()
+    }
+
     /// Bytes of one slot over all banks, pads between slots included.
     pub fn slot_bytes(&self) -> u64 {
         self.ranges().iter().map(|range| range.stride).sum()
@@ -317,8 +322,7 @@ impl Geometry {
 
     /// Of [`total_bytes`](Self::total_bytes), those that hold no row.
     pub fn pad_bytes(&self) -> u64 {
-        let row_bytes = |pool: &Pool| pool.ranges().iter().map(|range| range.row_bytes).sum::<u64>();
-        let used: u64 = self.pools.iter().map(|pool| row_bytes(pool) * u64::from(pool.slot_count())).sum();
+        let used: u64 = self.pools.iter().map(|pool| pool.row_bytes() * u64::from(pool.slot_count())).sum();
         self.total_bytes() - used
     }
 
@@ -402,17 +406,18 @@ pub(crate) fn slot_ranges(
 fn split(constraints: &Constraints, pools: &[Pool], slot_table_bytes: u64) -> Result<Vec<u32>, GeometryError> {
     let bounds: Vec<PoolBounds> = pools.iter().map(|pool| pool.bounds).collect();
     let groups = || pools.iter().map(|pool| pool.layers.clone()).collect::<Vec<_>>();
+    let row_bytes = || pools.iter().map(Pool::row_bytes).collect::<Vec<_>>();
     match (constraints.budget, &constraints.split) {
         (Budget::Slots(total), Split::Equal) => split_equal(&bounds, total),
         (Budget::Slots(total), Split::Profile(profile)) => split_profile(&bounds, &groups(), profile, total),
-        (Budget::Slots(total), Split::Curve(curves)) => split_curve(&bounds, &groups(), curves, total),
+        (Budget::Slots(total), Split::Curve(curves)) => split_curve(&bounds, &groups(), curves, &row_bytes(), total),
         (Budget::Bytes(budget), split) => {
             let costs: Vec<u64> = pools.iter().map(|pool| pool.slot_bytes() + slot_table_bytes).collect();
             let budget = budget_for_slots(pools, &costs, budget)?;
             Ok(match split {
                 Split::Equal => water_fill(&bounds, &costs, budget),
                 Split::Profile(profile) => fill_by_use(&bounds, &groups(), profile, &costs, budget),
-                Split::Curve(curves) => fill_by_curve(&bounds, &groups(), curves, &costs, budget),
+                Split::Curve(curves) => fill_by_curve(&bounds, &groups(), curves, &row_bytes(), &costs, budget),
             })
         }
         (budget @ (Budget::Free(_) | Budget::Rest(_)), _) => Err(GeometryError::UnknownMemory { budget }),

@@ -1,25 +1,30 @@
-//! The split by curves: *the next slot goes to the pool where it saves the most misses a byte*.
+//! The split by curves: *the next slot goes to the pool where it saves the most fetched bytes a byte that it takes*.
+//!
+//! A miss fetches its row in every bank, so a miss of a pool with wide rows weighs more. A slot takes its row and what
+//! lies around it: pads, and tables where they are paid with it. Under a budget of slots all take the same.
 //!
 //! A curve may be flat and then fall: LRU misses all of a cycle until the whole of it fits. There a single slot saves
 //! nothing, and only all of them together do. So a slot counts for its stretch of the curve's lower convex hull, and
-//! saves as much as the stretch does on average. On convex curves the division is the best that there is, wherever the
-//! budget ends; else it is where it ends between two stretches.
+//! saves as much as the stretch does on average. Where slots take equal bytes, the division fetches the fewest bytes that
+//! any could: on convex curves wherever the budget ends, else where it ends between two stretches. Where they take
+//! different bytes, a slot may not fit in its turn, and what is left goes to those that do: on convex curves that is off
+//! the best by less than what the first slot that did not fit saves.
 //!
 //! Of equal savings the slot goes to the pool with the fewest slots per layer, then to the lower one: where the curves
 //! tell nothing apart, the split is `equal`.
 
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::binary_heap::{BinaryHeap, PeekMut};
 
 use crate::split::cost_of;
 use crate::{Curves, LayerId, PoolBounds};
 
 /// A pool's next slot.
 struct Next {
-    /// Misses that its stretch of the hull saves.
-    saved: u64,
-    /// Bytes of that stretch, for which it saves them.
-    bytes: u128,
+    /// Fetched bytes that its stretch of the hull saves.
+    saved: u128,
+    /// Bytes that the stretch takes.
+    taken: u128,
     /// Slots that the pool has.
     size: u32,
     layer_count: u32,
@@ -29,7 +34,7 @@ struct Next {
 impl Ord for Next {
     /// The one to be given first is the greatest.
     fn cmp(&self, other: &Self) -> Ordering {
-        let saving = product(other.bytes, self.saved).cmp(&product(self.bytes, other.saved));
+        let saving = product(self.saved, other.taken).cmp(&product(other.saved, self.taken));
         let sizes = || {
             let left = u64::from(self.size) * u64::from(other.layer_count);
             (u64::from(other.size) * u64::from(self.layer_count)).cmp(&left)
@@ -52,11 +57,16 @@ impl PartialEq for Next {
 
 impl Eq for Next {}
 
-/// The product's upper 128 bits, then its lower 64: 128 alone do not hold it, and a rounded one would give ties to
-/// whoever is rounded up.
-fn product(bytes: u128, saved: u64) -> (u128, u64) {
-    let low = u128::from(bytes as u64) * u128::from(saved);
-    ((bytes >> 64) * u128::from(saved) + (low >> 64), low as u64)
+/// The product's upper 128 bits, then its lower 128: the lower alone do not hold it, and a rounded one would give ties
+/// to whoever is rounded up.
+fn product(left: u128, right: u128) -> (u128, u128) {
+    let halves = |number: u128| (number >> 64, u128::from(number as u64));
+    let ((left_high, left_low), (right_high, right_low)) = (halves(left), halves(right));
+    // A product of halves leaves room for one more half.
+    let low = left_low * right_low;
+    let (carried, middle) = halves(left_high * right_low + (low >> 64));
+    let middle = left_low * right_high + middle;
+    (left_high * right_high + carried + (middle >> 64), middle << 64 | u128::from(low as u64))
 }
 
 /// The corners of the lower convex hull, from the first point to the last: misses saved a slot fall from each to the
@@ -76,13 +86,15 @@ fn hull(points: impl Iterator<Item = (u32, u64)>) -> Vec<(u32, u64)> {
     corners
 }
 
-/// Slots from the minima upwards, each at its pool's `costs`, while they fit into `budget`.
+/// Slots from the minima upwards, each at its pool's `costs`, while they fit into `budget`; a miss of a pool fetches its
+/// `row_bytes`.
 ///
 /// As in `water_fill`, a pool whose next slot does not fit is out, and the others go on. The minima must fit.
 pub(crate) fn fill_by_curve(
     pools: &[PoolBounds],
     groups: &[Vec<LayerId>],
     curves: &Curves,
+    row_bytes: &[u64],
     costs: &[u64],
     budget: u64,
 ) -> Vec<u32> {
@@ -95,26 +107,34 @@ pub(crate) fn fill_by_curve(
         .collect();
     let mut stretches = vec![(0, 0, 0); pools.len()];
     let mut next = |pool: usize, size: u32| -> Option<Next> {
-        let (mut end, mut saved, mut bytes) = stretches[pool];
+        let (mut end, mut saved, mut taken) = stretches[pool];
         if size >= end {
             let start = hulls[pool].next()?;
             let &(corner, misses) = hulls[pool].peek()?;
-            (end, saved) = (corner, start.1 - misses);
-            bytes = u128::from(corner - start.0) * u128::from(costs[pool]);
-            stretches[pool] = (end, saved, bytes);
+            end = corner;
+            saved = u128::from(start.1 - misses) * u128::from(row_bytes[pool]);
+            taken = u128::from(corner - start.0) * u128::from(costs[pool]);
+            stretches[pool] = (end, saved, taken);
         }
-        Some(Next { saved, bytes, size, layer_count: pools[pool].layer_count, pool })
+        Some(Next { saved, taken, size, layer_count: pools[pool].layer_count, pool })
     };
 
     let mut open: BinaryHeap<Next> = (0..pools.len()).filter_map(|pool| next(pool, sizes[pool])).collect();
-    while let Some(Next { pool, .. }) = open.pop() {
+    // In its place on top, since the pool that had a slot mostly has the next one of its stretch too.
+    while let Some(mut top) = open.peek_mut() {
+        let pool = top.pool;
         let cost = u128::from(costs[pool]);
-        if cost > rest {
-            continue;
+        let after = if cost > rest {
+            None
+        } else {
+            rest -= cost;
+            sizes[pool] += 1;
+            next(pool, sizes[pool])
+        };
+        match after {
+            Some(after) => *top = after,
+            None => drop(PeekMut::pop(top)),
         }
-        rest -= cost;
-        sizes[pool] += 1;
-        open.extend(next(pool, sizes[pool]));
     }
     sizes
 }
@@ -139,8 +159,14 @@ mod tests {
 
     #[test]
     fn products_beyond_128_bits_are_exact() {
-        assert_eq!(product(u128::MAX, u64::MAX), (u128::MAX - (1 << 64), 1));
-        assert_eq!(product((1 << 64) + 1, 3), (3, 3));
+        assert_eq!(product(u128::MAX, u128::MAX), (u128::MAX - 1, 1));
+        let most = u128::from(u64::MAX);
+        assert_eq!(
+            (product(u128::MAX, most), product(most, u128::MAX)),
+            ((most - 1, 1_u128.wrapping_sub(1 << 64)), (most - 1, 1_u128.wrapping_sub(1 << 64)))
+        );
+        assert_eq!(product((1 << 64) + 1, 3), (0, (3 << 64) + 3));
+        assert_eq!(product((5 << 64) + 7, (11 << 64) + 13), (55, (142 << 64) + 91));
         assert!(product(u128::MAX, 2) > product(u128::MAX - 1, 2));
     }
 }

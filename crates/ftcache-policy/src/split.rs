@@ -4,7 +4,8 @@
 //!
 //! - `equal`: *the next slot goes to the pool with the fewest slots per layer*;
 //! - `profile`: *the next slot goes to the pool whose next most used expert has the largest share of its layer*;
-//! - `curve`: *the next slot goes to the pool where it saves the most misses a byte*, and is in `hull.rs`.
+//! - `curve`: *the next slot goes to the pool where it saves the most fetched bytes a byte that it takes*, and is in
+//!   `hull.rs`.
 //!
 //! The first two are not carried out so. `equal` goes by whole rounds, so that a million slots cost no more than a
 //! thousand; `profile` counts experts by ranges of their share, and gives whole ranges at once.
@@ -20,7 +21,7 @@ pub enum Split {
     Equal,
     /// By how often the experts of a pool's layers were used.
     Profile(Profile),
-    /// By how many misses each slot saves, as counted on a trace.
+    /// By how many fetched bytes each slot saves, as misses were counted on a trace.
     Curve(Curves),
 }
 
@@ -81,8 +82,9 @@ pub fn split_profile(
     Ok(fill_by_use(pools, groups, profile, &vec![1; pools.len()], total))
 }
 
-/// `total` slots over all pools by the misses that each saves; `groups[pool]` are the layers of each pool. A pool of
-/// several layers misses what they would with its slots shared out equally between them.
+/// `total` slots over all pools by the fetched bytes that each saves; `groups[pool]` are the layers of each pool, and
+/// `row_bytes[pool]` is what a miss of them fetches, over all banks. A pool of several layers misses what they would with
+/// its slots shared out equally between them.
 ///
 /// ```
 /// use ftcache_policy::{Curves, LayerId, PoolBounds, split_curve};
@@ -91,7 +93,9 @@ pub fn split_profile(
 /// let groups = [vec![LayerId::new(0)], vec![LayerId::new(1)]];
 /// // Layer 0 walks through three experts in turn and misses until it holds them all; layer 1 mostly uses one.
 /// let curves = Curves::new("tiny", vec![vec![90, 90, 90, 3], vec![90, 30, 20, 12, 4]])?;
-/// assert_eq!(split_curve(&[pool, pool], &groups, &curves, 4)?, [3, 1]);
+/// assert_eq!(split_curve(&[pool, pool], &groups, &curves, &[1, 1], 4)?, [3, 1]);
+/// // 8 misses of 11 bytes each are more than 43.5 of 2 bytes each.
+/// assert_eq!(split_curve(&[pool, pool], &groups, &curves, &[2, 11], 4)?, [1, 3]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -101,16 +105,18 @@ pub fn split_profile(
 ///
 /// # Panics
 ///
-/// As [`split_equal`]; if there is not one group for each pool, or if a layer has no curve.
+/// As [`split_equal`]; if there is not one group and one row for each pool, or if a layer has no curve.
 pub fn split_curve(
     pools: &[PoolBounds],
     groups: &[Vec<LayerId>],
     curves: &Curves,
+    row_bytes: &[u64],
     total: u64,
 ) -> Result<Vec<u32>, GeometryError> {
     assert_eq!(pools.len(), groups.len(), "a group of layers for each pool");
+    assert_eq!(pools.len(), row_bytes.len(), "a row for each pool");
     check_total(pools, total)?;
-    Ok(fill_by_curve(pools, groups, curves, &vec![1; pools.len()], total))
+    Ok(fill_by_curve(pools, groups, curves, row_bytes, &vec![1; pools.len()], total))
 }
 
 fn check_total(pools: &[PoolBounds], total: u64) -> Result<(), GeometryError> {

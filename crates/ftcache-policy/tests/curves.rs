@@ -20,19 +20,36 @@ fn convex(rng: &mut Rng, slots: u64, steepest: u64) -> Vec<u64> {
     misses
 }
 
-/// The least misses over all divisions of at most `total` slots.
-fn least_misses(pools: &[PoolBounds], curves: &Curves, layer: u32, total: u64) -> Option<u64> {
-    let Some(pool) = pools.get(layer as usize) else { return Some(0) };
-    let sizes = (pool.min_slots..=pool.max_slots).filter(|&size| u64::from(size) <= total);
-    let misses = |size: u32| {
-        let others = least_misses(pools, curves, layer + 1, total - u64::from(size))?;
-        Some(others + curves.misses(LayerId::new(layer), size))
+/// A layer with a pool of its own, as a search through all divisions knows it.
+struct Layer {
+    min_slots: u32,
+    max_slots: u32,
+    row_bytes: u64,
+    /// What a slot takes of the budget.
+    cost: u64,
+}
+
+/// The least fetched bytes over all divisions within `budget`, from layer `first` on.
+fn least_fetched(layers: &[Layer], curves: &Curves, first: usize, budget: u64) -> Option<u64> {
+    let Some(layer) = layers.get(first) else { return Some(0) };
+    let sizes = (layer.min_slots..=layer.max_slots).filter(|&size| u64::from(size) * layer.cost <= budget);
+    let fetched = |size: u32| {
+        let others = least_fetched(layers, curves, first + 1, budget - u64::from(size) * layer.cost)?;
+        Some(others + curves.misses(LayerId::new(first as u32), size) * layer.row_bytes)
     };
-    sizes.filter_map(misses).min()
+    sizes.filter_map(fetched).min()
+}
+
+fn fetched(layers: &[Layer], curves: &Curves, sizes: &[u32]) -> u64 {
+    (0..)
+        .zip(sizes)
+        .zip(layers)
+        .map(|((index, &size), layer)| curves.misses(LayerId::new(index), size) * layer.row_bytes)
+        .sum()
 }
 
 #[test]
-fn no_division_of_convex_curves_misses_less() {
+fn no_division_of_convex_curves_fetches_less() {
     let mut checked = 0;
     for seed in 0..400 {
         let mut rng = Rng::new(seed);
@@ -40,15 +57,83 @@ fn no_division_of_convex_curves_misses_less() {
         let curves = Curves::new("any", (0..layers).map(|_| convex(&mut rng, experts, 9)).collect()).unwrap();
         let pool = PoolBounds { layer_count: 1, min_slots: 1, max_slots: experts as u32 };
         let pools = vec![pool; layers as usize];
+        let row_bytes: Vec<u64> = (0..layers).map(|_| 1 + rng.below(4)).collect();
+        let all: Vec<Layer> = row_bytes
+            .iter()
+            .map(|&row_bytes| Layer { min_slots: 1, max_slots: experts as u32, row_bytes, cost: 1 })
+            .collect();
         for total in layers..=layers * experts {
-            let sizes = split_curve(&pools, &groups(layers as u32), &curves, total).unwrap();
+            let sizes = split_curve(&pools, &groups(layers as u32), &curves, &row_bytes, total).unwrap();
             assert_eq!(sizes.iter().map(|&size| u64::from(size)).sum::<u64>(), total, "seed {seed}");
-            let misses: u64 = (0..).zip(&sizes).map(|(layer, &size)| curves.misses(LayerId::new(layer), size)).sum();
-            assert_eq!(Some(misses), least_misses(&pools, &curves, 0, total), "seed {seed}: {total} slots, {sizes:?}");
+            let (found, least) = (fetched(&all, &curves, &sizes), least_fetched(&all, &curves, 0, total));
+            assert_eq!(Some(found), least, "seed {seed}: {total} slots, {sizes:?}");
             checked += 1;
         }
     }
     assert!(checked > 1_500, "{checked}");
+}
+
+/// By bytes, with pads between slots. Where no slot was passed over for a lesser one, nothing fetches less within what
+/// the division takes; else it is off by less than the first slot that did not fit would save.
+#[test]
+fn no_division_within_a_byte_budget_fetches_less_but_for_one_slot() {
+    let (mut exact, mut passed_over) = (0, 0);
+    for seed in 0..400 {
+        let mut rng = Rng::new(seed);
+        let (count, experts) = (2 + rng.below(3), 2 + rng.below(4));
+        let curves = Curves::new("any", (0..count).map(|_| convex(&mut rng, experts, 9)).collect()).unwrap();
+        let (alignment, slot_pad_bytes) = (1 << rng.below(4), rng.below(3));
+        let mut all: Vec<Layer> = Vec::new();
+        for _ in 0..count {
+            let row_bytes = 1 + rng.below(12);
+            let cost = (row_bytes + slot_pad_bytes).next_multiple_of(alignment);
+            all.push(Layer { min_slots: 1, max_slots: experts as u32, row_bytes, cost });
+        }
+        let key = |(index, layer): (usize, &Layer)| LayoutKey::tagged(index.to_string(), [layer.row_bytes]);
+        let keys = all.iter().enumerate().map(key).collect();
+        let model = Model::new(experts as u32, 1, Quantisation::PerLayer, keys).unwrap();
+        let least: u64 = all.iter().map(|layer| layer.cost).sum();
+        for budget in least..=least * experts {
+            let (split, tail_pad) = (Split::Curve(curves.clone()), TailPad::Bytes(0));
+            let scope = Scope::PerLayer;
+            let constraints = Constraints {
+                scope,
+                split,
+                tail_pad,
+                alignment,
+                slot_pad_bytes,
+                ..Constraints::new(Budget::Bytes(budget))
+            };
+            let geometry = Geometry::new(model.clone(), constraints).unwrap();
+            let size = |layer| geometry.pool(geometry.pool_of_layer(layer).unwrap()).slot_count();
+            let sizes: Vec<u32> = model.layer_ids().map(size).collect();
+            let label = format!("seed {seed}: {budget} bytes, {sizes:?}");
+
+            let found = fetched(&all, &curves, &sizes);
+            // What the slot after `size` slots saves, and what it takes.
+            let slot = |index: usize, size: u32| {
+                let misses = |size| curves.misses(LayerId::new(index as u32), size);
+                ((misses(size) - misses(size + 1)) * all[index].row_bytes, all[index].cost)
+            };
+            let by_worth = |one: &(u64, u64), other: &(u64, u64)| (one.0 * other.1).cmp(&(other.0 * one.1));
+            let last = (0..all.len()).filter(|&index| sizes[index] > 1).map(|index| slot(index, sizes[index] - 1));
+            let next = (0..all.len()).filter(|&index| sizes[index] < all[index].max_slots);
+            let (last, next) = (last.min_by(by_worth), next.map(|index| slot(index, sizes[index])).max_by(by_worth));
+            match (last, next) {
+                (Some(last), Some(next)) if by_worth(&last, &next).is_lt() => {
+                    let loss = found - least_fetched(&all, &curves, 0, budget).unwrap();
+                    assert!(loss < next.0, "{label}: {loss} more, a slot saves {}", next.0);
+                    passed_over += 1;
+                }
+                _ => {
+                    let taken = sizes.iter().zip(&all).map(|(&size, layer)| u64::from(size) * layer.cost).sum();
+                    assert_eq!(Some(found), least_fetched(&all, &curves, 0, taken), "{label}");
+                    exact += 1;
+                }
+            }
+        }
+    }
+    assert!(exact > 10_000 && passed_over > 1_000, "{exact} {passed_over}");
 }
 
 /// The same pools, and curves that are alike: nothing tells them apart, whatever their form.
@@ -59,7 +144,7 @@ fn equal_curves_give_the_equal_split() {
         let curves = Curves::new("alike", vec![misses.clone(); 3]).unwrap();
         let pools = [PoolBounds { layer_count: 1, min_slots: 2, max_slots: 8 }; 3];
         for total in 6..=24 {
-            let found = split_curve(&pools, &groups(3), &curves, total);
+            let found = split_curve(&pools, &groups(3), &curves, &[7; 3], total);
             assert_eq!(found, split_equal(&pools, total), "{misses:?}, {total} slots");
         }
     }
@@ -73,7 +158,7 @@ fn slots_before_an_edge_count_for_the_edge() {
         let slopes = (0..=5).map(|slots| 5 * slope - slots * slope).collect();
         let curves = Curves::new("edge", vec![slopes, cliff]).unwrap();
         let pools = [PoolBounds { layer_count: 1, min_slots: 1, max_slots: 5 }; 2];
-        split_curve(&pools, &groups(2), &curves, total).unwrap()
+        split_curve(&pools, &groups(2), &curves, &[1, 1], total).unwrap()
     };
     // Four slots save 250 each.
     assert_eq!((of(249, 6), of(251, 6)), (vec![1, 5], vec![5, 1]));
@@ -81,27 +166,38 @@ fn slots_before_an_edge_count_for_the_edge() {
     assert_eq!((of(250, 3), of(250, 4)), (vec![2, 1], vec![2, 2]));
 }
 
-/// A slot of 10 bytes that saves 9 misses, and slots of 3 bytes that save 3 each.
+/// Slots of 10 and of 3 bytes. What a slot saves is bytes too, so of rows without pads misses alone decide.
 #[test]
-fn slots_weigh_their_bytes() {
+fn misses_weigh_their_bytes() {
     let layers = vec![LayoutKey::tagged("wide", [10]), LayoutKey::tagged("narrow", [3])];
     let model = Model::new(4, 1, Quantisation::PerLayer, layers).unwrap();
     let curves = |wide: u64, narrow: u64| {
         let fall = |saved: u64| (0..=4).rev().map(|left| left * saved).collect();
         Curves::new("two widths", vec![fall(wide), fall(narrow)]).unwrap()
     };
-    let of = |curves, budget| {
+    let of = |curves, budget, slot_pad_bytes| {
         let (split, tail_pad) = (Split::Curve(curves), TailPad::Bytes(0));
-        let geometry = Geometry::new(model.clone(), Constraints { split, tail_pad, ..Constraints::new(budget) });
-        geometry.unwrap().pools().iter().map(|pool| pool.slot_count()).collect::<Vec<_>>()
+        let constraints = Constraints { split, tail_pad, slot_pad_bytes, ..Constraints::new(budget) };
+        Geometry::new(model.clone(), constraints)
+            .unwrap()
+            .pools()
+            .iter()
+            .map(|pool| pool.slot_count())
+            .collect::<Vec<_>>()
     };
-    // Both minima take 13 bytes. By bytes three narrow slots go before one wide one, unless it saves more than 10.
-    assert_eq!(of(curves(9, 3), Budget::Bytes(23)), [1, 4]);
-    assert_eq!(of(curves(11, 3), Budget::Bytes(23)), [2, 1]);
+    // Both minima take 13 bytes. A wide slot that saves 4 misses saves 40 bytes with 10, three narrow ones 27 with 9.
+    assert_eq!(of(curves(4, 3), Budget::Bytes(23), 0), [2, 1]);
+    assert_eq!(of(curves(3, 4), Budget::Bytes(23), 0), [1, 4]);
+    // Alike, they go round: the narrow pool is the smaller one after the first wide slot, and no other wide one fits.
+    assert_eq!(of(curves(3, 3), Budget::Bytes(29), 0), [2, 3]);
     // A wide slot is out where it does not fit, and the narrow ones go on.
-    assert_eq!(of(curves(11, 3), Budget::Bytes(22)), [1, 4]);
-    // By slots all weigh the same.
-    assert_eq!(of(curves(9, 3), Budget::Slots(5)), [4, 1]);
+    assert_eq!(of(curves(4, 3), Budget::Bytes(22), 0), [1, 4]);
+    // Pads take bytes and save none: 40 for 12 are less than 21 for 5, and more than 15 for 5.
+    assert_eq!(of(curves(4, 7), Budget::Bytes(29), 2), [1, 3]);
+    assert_eq!(of(curves(4, 5), Budget::Bytes(29), 2), [2, 1]);
+    // By slots all take the same, and a wide row weighs 10 to 3.
+    assert_eq!(of(curves(3, 9), Budget::Slots(5), 0), [4, 1]);
+    assert_eq!(of(curves(3, 11), Budget::Slots(5), 0), [1, 4]);
 }
 
 /// Two layers of one key share a pool: its third slot is the first layer's second.
@@ -128,7 +224,13 @@ fn sums_beyond_64_bits_are_refused_and_those_within_are_exact() {
     let most = u64::MAX / 2;
     let curves = Curves::new("large", vec![vec![most, most - 2, 0], vec![most, most - 1, 0]]).unwrap();
     let pools = [PoolBounds { layer_count: 1, min_slots: 1, max_slots: 2 }; 2];
-    assert_eq!(split_curve(&pools, &groups(2), &curves, 3), Ok(vec![1, 2]));
+    for row_bytes in [1, u64::MAX] {
+        assert_eq!(split_curve(&pools, &groups(2), &curves, &[row_bytes; 2], 3), Ok(vec![1, 2]));
+    }
+    // The first saves a miss more, of rows that are two or three bytes narrower: one byte more in 128 bits, or fewer.
+    let curves = Curves::new("large", vec![vec![most, most, 0], vec![most, most, 1]]).unwrap();
+    let of = |narrower| split_curve(&pools, &groups(2), &curves, &[u64::MAX - narrower, u64::MAX], 3).unwrap();
+    assert_eq!((of(2), of(3)), (vec![2, 1], vec![1, 2]));
     let error = Curves::new("large", vec![vec![most], vec![most], vec![2]]).unwrap_err();
     assert_eq!(error, CurvesError::TooLarge { layer: LayerId::new(2) });
 }

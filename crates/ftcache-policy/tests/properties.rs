@@ -15,7 +15,7 @@ struct Told {
     pad: u64,
     /// Count and sum of the layer's counts for each expert of its layers, most used first.
     uses: Vec<(u128, u128)>,
-    /// By curves, misses that each slot saves and the bytes that it takes, from the least on.
+    /// By curves, fetched bytes that each slot saves and the bytes that it takes, from the least on.
     savings: Vec<(u128, u128)>,
 }
 
@@ -72,7 +72,8 @@ fn told(geometry: &Geometry, counts: Option<&[Vec<u64>]>) -> Vec<Told> {
         if let Split::Curve(curves) = &constraints.split {
             let bytes = if matches!(constraints.budget, Budget::Slots(_)) { 1 } else { u128::from(cost) };
             savings = falls(&misses_of(curves, pool.layers(), min, max));
-            savings.iter_mut().for_each(|fall| fall.1 *= bytes);
+            let row_bytes: u64 = key.row_bytes().iter().sum();
+            savings.iter_mut().for_each(|fall| *fall = (fall.0 * u128::from(row_bytes), fall.1 * bytes));
         }
         let pad = read().map(pad).sum();
         pools.push(Told { layer_count: pool.layers().len() as u64, min, max, cost, pad, uses, savings });

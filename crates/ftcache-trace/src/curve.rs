@@ -147,6 +147,11 @@ impl MissCurve {
         Some(self.misses[index.min(self.misses.len() - 1)])
     }
 
+    /// The same, and every use where the widest step does not fit: what a split by curves goes by.
+    pub fn misses_or_uses(&self, slots: usize) -> u64 {
+        self.misses(slots).unwrap_or(self.uses)
+    }
+
     /// Misses as a share of the uses, from 0 to 1; `None` if the widest step does not fit or nothing is used.
     pub fn miss_rate(&self, slots: usize) -> Option<f64> {
         let misses = self.misses(slots)?;
@@ -278,6 +283,7 @@ mod tests {
     fn a_curve_is_flat_beyond_its_end_and_empty_before_it() {
         let curve = MissCurve::lru(&events(&[0, 1, 2, 3, 1, 0]));
         assert_eq!([1, 2, 4, 5, 99].map(|slots| curve.misses(slots)), [None, Some(6), Some(4), Some(4), Some(4)]);
+        assert_eq!([0, 1, 3, 99].map(|slots| curve.misses_or_uses(slots)), [6, 6, 5, 4]);
         assert_eq!((curve.uses(), curve.compulsory(), curve.least_slots(), curve.most_slots()), (6, 4, 2, 4));
         assert_eq!((curve.miss_rate(3), curve.miss_rate(0)), (Some(5.0 / 6.0), None));
         let found = [0.0, 0.16, 0.17, 0.34].map(|hit_rate| curve.slots_for(hit_rate));

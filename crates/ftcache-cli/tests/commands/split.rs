@@ -3,7 +3,10 @@
 use std::fs::File;
 use std::io::Write;
 
-use ftcache::policy::{Curves, LayerId, PoolBounds, Profile, split_curve, split_equal, split_profile};
+use ftcache::policy::{
+    Budget, Constraints, Curves, Geometry, LayerId, LayoutKey, Model, PoolBounds, Profile, Quantisation, Scope, Split,
+    split_curve, split_equal, split_profile,
+};
 use ftcache_trace::{ABSENT, Events, Form, Header, LayerCurves, Phase, Segment, Shape, Trace};
 
 use super::*;
@@ -106,11 +109,27 @@ pub(crate) fn halves(trace: &Trace) -> [Trace; 2] {
 }
 
 fn curves_of(fitted: &LayerCurves) -> Curves {
-    let layers = fitted
-        .layers()
-        .iter()
-        .map(|curve| (0..=curve.most_slots()).map(|slots| curve.misses(slots).unwrap_or(curve.uses())).collect());
+    let layers =
+        fitted.layers().iter().map(|curve| (0..=curve.most_slots()).map(|slots| curve.misses_or_uses(slots)).collect());
     Curves::new("half", layers.collect()).unwrap()
+}
+
+/// What `ffi-tests/curves.c` wants of the C ABI: the first three layers of tinymoe with rows of F16, the others of Q8_0.
+#[test]
+fn slots_of_two_widths_by_a_trace() {
+    let trace = Trace::read(File::open(testdata("traces/tinymoe-8l64e.ftr.zst")).unwrap()).unwrap();
+    let curves = curves_of(&LayerCurves::lru(&Events::of(&trace)));
+    let key =
+        |layer| if layer < 3 { LayoutKey::tagged("F16", [16_384; 3]) } else { LayoutKey::tagged("Q8_0", [8_704; 3]) };
+    let model = Model::new(64, 6, Quantisation::PerLayer, (0..8).map(key).collect()).unwrap();
+    let slots = |split: Split| {
+        let constraints = Constraints { scope: Scope::PerLayer, split, ..Constraints::new(Budget::Bytes(8 << 20)) };
+        let geometry = Geometry::new(model.clone(), constraints).unwrap();
+        let slots_of = |layer| geometry.pool(geometry.pool_of_layer(layer).unwrap()).slot_count();
+        model.layer_ids().map(slots_of).collect::<Vec<_>>()
+    };
+    assert_eq!(slots(Split::Curve(curves)), [33, 33, 31, 30, 28, 28, 27, 25]);
+    assert_eq!(slots(Split::Equal), [30, 30, 30, 31, 30, 30, 30, 30]);
 }
 
 fn profile_of(fit: &Trace) -> Profile {
@@ -132,7 +151,7 @@ fn judged(fit: &Trace, judge: &Trace, percent: u64) -> [f64; 3] {
     let judge = LayerCurves::lru(&Events::of(judge));
     let splits = [
         split_equal(&pools, total),
-        split_curve(&pools, &groups, &curves_of(&fitted), total),
+        split_curve(&pools, &groups, &curves_of(&fitted), &vec![1; pools.len()], total),
         split_profile(&pools, &groups, &profile_of(fit), total),
     ];
     splits.map(|sizes| {
