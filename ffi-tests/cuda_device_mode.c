@@ -404,6 +404,7 @@ static void calls_out_of_order(void) {
     const ftcache_slots slots = slots_of(slot);
     const char *with_host = "the residency is with the host: enter device mode first";
     const char *on_device = "the residency is on the device: leave device mode first";
+    SIZED(ftcache_device_options, options);
     SIZED(ftcache_device_reading, reading);
     uint64_t landed = 7;
     REFUSED(ftcache_device_admit(cache, stream, &step), OUT_OF_ORDER, with_host);
@@ -411,6 +412,13 @@ static void calls_out_of_order(void) {
     REFUSED(ftcache_device_reset(cache, stream), OUT_OF_ORDER, with_host);
     REFUSED(ftcache_device_leave(cache), OUT_OF_ORDER, with_host);
     REFUSED(ftcache_device_enter(host, NULL), UNSUPPORTED, "no kernels on host memory: it only copies");
+    options.admission_threads = 48;
+    REFUSED(ftcache_device_enter(cache, &options), INVALID_ARGUMENT,
+            "48 threads a block; a multiple of 32 up to 1024 is needed");
+    options.admission_threads = 0;
+    options.gather_blocks = 1u << 31;
+    REFUSED(ftcache_device_enter(cache, &options), INVALID_ARGUMENT,
+            "a gather of 2147483648 blocks; a launch has 1 to 2147483647");
     REFUSED(ftcache_device_reading_get(cache, &reading), OUT_OF_ORDER, with_host);
     OK(ftcache_load(cache, &what, &routes, &streams, &slots));
     OK(ftcache_device_enter(cache, NULL));

@@ -1465,8 +1465,8 @@ typedef struct ftcache_device_options {
     uint32_t struct_size;
     // Threads of an admission: a multiple of 32 up to 1024; 0 means 1024.
     uint32_t admission_threads;
-    // Blocks of a gather, of 512 threads each; 0 means 64. They take that much of the device from kernels that run
-    // meanwhile.
+    // Blocks of a gather, of 512 threads each, up to 2147483647; 0 means 64. They take that much of the device from
+    // kernels that run meanwhile.
     uint32_t gather_blocks;
     // 0.
     uint32_t reserved;

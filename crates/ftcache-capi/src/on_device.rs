@@ -24,8 +24,8 @@ pub struct ftcache_device_options {
     pub struct_size: u32,
     /// Threads of an admission: a multiple of 32 up to 1024; 0 means 1024.
     pub admission_threads: u32,
-    /// Blocks of a gather, of 512 threads each; 0 means 64. They take that much of the device from kernels that run
-    /// meanwhile.
+    /// Blocks of a gather, of 512 threads each, up to 2147483647; 0 means 64. They take that much of the device from
+    /// kernels that run meanwhile.
     pub gather_blocks: u32,
     /// 0.
     pub reserved: u32,

@@ -69,9 +69,14 @@ pub enum DeviceModeError {
         /// The number.
         given: u32,
     },
-    /// Blocks there are none of.
-    #[error("0 blocks gather nothing")]
-    NoBlocks,
+    /// A number of blocks that no launch has.
+    #[error("a gather of {given} blocks; a launch has 1 to {most}")]
+    Blocks {
+        /// The number.
+        given: u32,
+        /// The most there can be.
+        most: u32,
+    },
     /// A step that kernels do not know.
     #[error("layer {layer}: {what} is for the host alone")]
     Unsupported {

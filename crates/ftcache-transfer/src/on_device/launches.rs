@@ -25,7 +25,8 @@ pub struct DeviceModeOptions {
     /// Threads of an admission: a multiple of 32 up to 1,024. Stamps of four slots a thread are read once; those of
     /// larger pools several times.
     pub admission_threads: u32,
-    /// Blocks of a gather, of 512 threads each. They take that much of the device from kernels that run meanwhile.
+    /// Blocks of a gather, of 512 threads each: 1 to 2^31 - 1. They take that much of the device from kernels that run
+    /// meanwhile.
     pub gather_blocks: u32,
     /// How often a word is looked at that is waited for, a microsecond or so apart.
     pub word_looks: u64,
@@ -58,6 +59,8 @@ impl HostWord {
 }
 
 const GATHER_THREADS: u32 = 512;
+/// The most blocks of a launch.
+const BLOCKS_MAX: u32 = i32::MAX as u32;
 /// One waits, the others free slots if it was in vain.
 const AWAIT_THREADS: u32 = 256;
 
@@ -128,8 +131,9 @@ impl<D: Device> Loader<D> {
     /// own. The residency is with the host then.
     pub fn enter_device_mode(&mut self, residency: &Cache, options: DeviceModeOptions) -> Result<(), DeviceModeError> {
         self.check_slots()?;
-        if options.gather_blocks == 0 {
-            return Err(DeviceModeError::NoBlocks);
+        let (given, most) = (options.gather_blocks, BLOCKS_MAX);
+        if given == 0 || given > most {
+            return Err(DeviceModeError::Blocks { given, most });
         }
         if self.is_in_device_mode() {
             return Err(DeviceModeError::OnDevice);

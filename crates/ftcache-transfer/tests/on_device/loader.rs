@@ -335,7 +335,9 @@ fn a_loader_refuses_what_it_cannot_do_and_says_why() {
     tell(loader.reading().map(|_| ()));
     tell(loader.plan_on_device(layer(0)).map(|_| ()));
     tell(loader.leave_device_mode(twin));
-    tell(loader.enter_device_mode(twin, DeviceModeOptions { gather_blocks: 0, ..options }));
+    for gather_blocks in [0, 1 << 31] {
+        tell(loader.enter_device_mode(twin, DeviceModeOptions { gather_blocks, ..options }));
+    }
     tell(loader.enter_device_mode(twin, DeviceModeOptions { admission_threads: 48, ..options }));
     loader.enter_device_mode(twin, options).unwrap();
     tell(loader.enter_device_mode(twin, options));
@@ -353,7 +355,8 @@ fn a_loader_refuses_what_it_cannot_do_and_says_why() {
     the residency is with the host: enter device mode first
     the residency is with the host: enter device mode first
     the residency is with the host: enter device mode first
-    0 blocks gather nothing
+    a gather of 0 blocks; a launch has 1 to 2147483647
+    a gather of 2147483648 blocks; a launch has 1 to 2147483647
     48 threads a block; a multiple of 32 up to 1024 is needed
     the residency is on the device: leave device mode first
     no layer 7: the cache has 3 layers

@@ -116,7 +116,7 @@ fn shapes_that_no_launch_has_are_refused() {
     33 threads a block; a multiple of 32 up to 1024 is needed
     1056 threads a block; a multiple of 32 up to 1024 is needed
     4294967295 threads a block; a multiple of 32 up to 1024 is needed
-    0 blocks gather nothing
+    a gather of 0 blocks; a launch has 1 to 2147483647
     ");
     for admission_threads in [32, 96, 1024] {
         rig.cache.enter_device_mode(DeviceModeOptions { admission_threads, gather_blocks: 1, ..few() }).unwrap();
