@@ -445,8 +445,8 @@ typedef uint32_t ftcache_admission;
 
 // Which rule says who goes. Free slots go first, then what prefill, rejected drafts or wasted hints brought and no step
 // has used since; ties go to the lower slot. All but LRU count uses: of decode steps when they are admitted, of drafts
-// when they are accepted, of prefill never. They keep the counts in host memory, and in device mode on the device: some
-// 300 bytes an expert for FTCACHE_EVICTION_LEARNED, which wants no more than 65,536 experts a layer.
+// when they are accepted, of prefill never. They keep the counts in host memory, and in device mode on the device too:
+// some 300 bytes an expert for FTCACHE_EVICTION_LEARNED, which wants no more than 65,536 experts a layer.
 enum ftcache_eviction
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t

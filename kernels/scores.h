@@ -23,7 +23,7 @@ namespace ftcache {
 constexpr u32 FIRST_USE = 1 << 13;
 constexpr i64 LEAST_WEIGHT = 1 << 7;
 constexpr i64 INERTIA = 8;
-// Bits of a key: a chance is below 2^32 - 1 and a nearness at most 2^24, and two keys come first.
+// Bits of a key: a chance is below 2^32, a nearness at most 2^24, and two keys come before all others.
 constexpr u32 KEY_BITS = 56;
 
 struct ScoringShared {

@@ -1,7 +1,7 @@
 // The counters and the digest of the residency, where the host can read them, without stopping the stream.
 //
-// One block over S slots, and under a rule with scores over all their numbers. The digest is a sum over the slots in use
-// and one over numbers at their places, so it has no order (`residency`, digest.rs; `policy`, scores/numbers.rs).
+// One block over S slots, and under a rule with scores over all their numbers. The digest is a sum over the slots in
+// use and one over numbers at their places, so it has no order (`residency`, digest.rs; `policy`, scores/numbers.rs).
 // Barrier 0: without it a warp could add before the sums are cleared; 1: without it the sums could be told before all
 // have added.
 #include "common.h"

@@ -101,8 +101,8 @@ pub enum ftcache_fetch_order {
 
 /// Which rule says who goes. Free slots go first, then what prefill, rejected drafts or wasted hints brought and no step
 /// has used since; ties go to the lower slot. All but LRU count uses: of decode steps when they are admitted, of drafts
-/// when they are accepted, of prefill never. They keep the counts in host memory, and in device mode on the device: some
-/// 300 bytes an expert for FTCACHE_EVICTION_LEARNED, which wants no more than 65,536 experts a layer.
+/// when they are accepted, of prefill never. They keep the counts in host memory, and in device mode on the device too:
+/// some 300 bytes an expert for FTCACHE_EVICTION_LEARNED, which wants no more than 65,536 experts a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ftcache_eviction {

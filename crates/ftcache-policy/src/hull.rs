@@ -5,10 +5,10 @@
 //!
 //! A curve may be flat and then fall: LRU misses all of a cycle until the whole of it fits. There a single slot saves
 //! nothing, and only all of them together do. So a slot counts for its stretch of the curve's lower convex hull, and
-//! saves as much as the stretch does on average. Where slots take equal bytes, the division fetches the fewest bytes that
-//! any could: on convex curves wherever the budget ends, else where it ends between two stretches. Where they take
-//! different bytes, a slot may not fit in its turn, and what is left goes to those that do: on convex curves that is off
-//! the best by less than what the first slot that did not fit saves.
+//! saves as much as the stretch does on average. Where slots take equal bytes, the division fetches the fewest bytes
+//! that any could: on convex curves wherever the budget ends, else where it ends between two stretches. Where they
+//! take different bytes, a slot may not fit in its turn, and what is left goes to those that do: on convex curves that
+//! is off the best by less than what the first slot that did not fit saves.
 //!
 //! Of equal savings the slot goes to the pool with the fewest slots per layer, then to the lower one: where the curves
 //! tell nothing apart, the split is `equal`.
@@ -86,8 +86,8 @@ fn hull(points: impl Iterator<Item = (u32, u64)>) -> Vec<(u32, u64)> {
     corners
 }
 
-/// Slots from the minima upwards, each at its pool's `costs`, while they fit into `budget`; a miss of a pool fetches its
-/// `row_bytes`.
+/// Slots from the minima upwards, each at its pool's `costs`, while they fit into `budget`; a miss of a pool fetches
+/// its `row_bytes`.
 ///
 /// As in `water_fill`, a pool whose next slot does not fit is out, and the others go on. The minima must fit.
 pub(crate) fn fill_by_curve(

@@ -79,4 +79,4 @@ pub use settings::{CpuCode, FetchChoice, OtherModel, Reserve, Settings, StagingP
 pub use split::{PoolBounds, Split, split_curve, split_equal, split_profile};
 pub use staging::{SMALL_ROW_BYTES, SlotRun, StageRange, Staging};
 pub use step_time::{Behind, StepRates, StepTime, StepTimeError};
-pub use tables::{Admission, Table, TableShape, loader_table_bytes, table_bytes};
+pub use tables::{Admission, Table, TableShape, table_bytes};

@@ -114,7 +114,8 @@ impl Search<'_> {
         let (fixed_table_bytes, slot_table_bytes) = match settings.admission {
             Admission::Host => (0, 0),
             Admission::Device => {
-                let most = if settings.staging == StagingPlace::Borrowed { 2 } else { buffer_count };
+                let borrowed = 1 + u32::from(settings.overlap);
+                let most = if settings.staging == StagingPlace::Borrowed { borrowed } else { buffer_count };
                 let staging = Staging::dedicated(&least, most);
                 let staging = Some(&staging).filter(|_| settings.staging != StagingPlace::Nowhere);
                 let shape = shape_of(&least, settings.eviction);

@@ -83,8 +83,8 @@ pub fn split_profile(
 }
 
 /// `total` slots over all pools by the fetched bytes that each saves; `groups[pool]` are the layers of each pool, and
-/// `row_bytes[pool]` is what a miss of them fetches, over all banks. A pool of several layers misses what they would with
-/// its slots shared out equally between them.
+/// `row_bytes[pool]` is what a miss of them fetches, over all banks. A pool of several layers misses what they would
+/// with its slots shared out equally between them.
 ///
 /// ```
 /// use ftcache_policy::{Curves, LayerId, PoolBounds, split_curve};

@@ -51,7 +51,7 @@ impl Table {
     pub const COUNT: usize = Self::Pinned as usize + 1;
 }
 
-/// What the tables are for: others need other memory.
+/// What tells how long each array is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TableShape {
     /// Layers, with slots or not.
@@ -67,8 +67,8 @@ pub struct TableShape {
 }
 
 impl TableShape {
-    /// Arrays begin at a multiple of so many bytes, but for those of slots, which follow each other without a gap: a slot
-    /// costs the same wherever.
+    /// Arrays begin at a multiple of so many bytes, but for those of slots, which follow each other without a gap: a
+    /// slot costs the same wherever.
     pub const ALIGNMENT: u64 = 256;
 
     /// Layers of more experts have an admission's workspace in device memory.
@@ -175,7 +175,7 @@ impl TableShape {
 
 /// Bytes of what a loader tells kernels of its rows: of each bank of each layer, and again for each staging buffer four
 /// times, with the lists of one layer's hits and misses.
-pub fn loader_table_bytes(geometry: &Geometry, staging: Option<&Staging>) -> u64 {
+pub(crate) fn loader_table_bytes(geometry: &Geometry, staging: Option<&Staging>) -> u64 {
     let model = geometry.model();
     let banks = model.layer_count() as u64 * model.bank_count() as u64;
     let buffers = staging.map_or(0, |staging| u64::from(staging.buffer_count()));

@@ -20,15 +20,19 @@ fn settings(budget: Budget) -> Settings {
 fn the_tables_of_a_slot_are_paid_with_it() {
     // 100 layers of 512 experts of 600 bytes; a slot costs 13 bytes of tables besides.
     let hundred = || model(512, 8, &[("q", 600); 100]);
-    for free in 2_400_000..2_400_700 {
-        let settings = Settings {
-            free_bytes: Some(free),
-            admission: Admission::Device,
-            staging: StagingPlace::Nowhere,
-            ..settings(Budget::Rest(Share::WHOLE))
-        };
-        let left = Configuration::new(hundred(), settings).unwrap().left_bytes().unwrap();
-        assert!(left < 613, "{free} free: {left} left");
+    let places = [(StagingPlace::Nowhere, true), (StagingPlace::Borrowed, true), (StagingPlace::Borrowed, false)];
+    for (staging, overlap) in places {
+        for free in 2_600_000..2_600_700 {
+            let settings = Settings {
+                free_bytes: Some(free),
+                admission: Admission::Device,
+                staging,
+                overlap,
+                ..settings(Budget::Rest(Share::WHOLE))
+            };
+            let left = Configuration::new(hundred(), settings).unwrap().left_bytes().unwrap();
+            assert!(left < 613, "{staging:?}, overlap {overlap}, {free} free: {left} left");
+        }
     }
 }
 

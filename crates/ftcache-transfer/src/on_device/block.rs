@@ -7,7 +7,7 @@ use ftcache_residency::{Cache, State};
 use super::abi;
 use crate::{Device, DeviceError, Memory};
 
-/// What the tables are for: others need other memory.
+/// What the tables are for, down to the slots of each pool: others need other memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) layer_count: u32,
