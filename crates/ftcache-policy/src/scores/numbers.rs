@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::followers::{Followers, KEPT, WIDEST};
 use super::{COMPONENTS, HALVES, LEAST_WEIGHT, Scores, Share, WEIGHTS};
-use crate::{ExpertId, LayerId};
+use crate::{Eviction, ExpertId, LayerId};
 
 /// No count of uses comes near it.
 const TOTAL_LIMIT: u64 = 1 << 60;
@@ -19,6 +19,8 @@ const WEIGHTS_MOST: u32 = WEIGHTS + WEIGHTS / 2;
 /// Arrays from `latest` on are empty under rules that do not [learn](crate::Eviction::learns).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ScoreNumbers {
+    /// The rule that they are of.
+    pub rule: Eviction,
     /// `weights[component]`, in 2^-20: the halves, then what followed.
     pub weights: Vec<u32>,
     /// `turns[layer]`: its steps so far, in 32 bits.
@@ -61,6 +63,13 @@ impl ScoreNumbers {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScoresError {
+    /// Numbers of another rule, which may be as many.
+    Rule {
+        /// The rule.
+        given: Eviction,
+        /// What it is to be.
+        needed: Eviction,
+    },
     /// An array of another length.
     Length {
         /// The array.
@@ -152,6 +161,7 @@ pub enum ScoresError {
 impl fmt::Display for ScoresError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Rule { given, needed } => write!(f, "they are of {given} and should be of {needed}"),
             Self::Length { array, given, needed } => {
                 write!(f, "{array}: their number is {given} and should be {needed}")
             }
@@ -191,6 +201,7 @@ impl Scores {
     pub fn numbers(&self) -> ScoreNumbers {
         let shares = self.shares.as_flattened();
         let mut numbers = ScoreNumbers {
+            rule: self.rule,
             weights: self.weights.to_vec(),
             turns: self.turns.clone(),
             counts: self.counts.as_flattened().to_vec(),
@@ -230,6 +241,10 @@ impl Scores {
     ///
     /// Numbers of another model or rule, or that contradict each other, with the first thing found wrong.
     pub fn check_numbers(&self, numbers: &ScoreNumbers) -> Result<(), ScoresError> {
+        let (given, needed) = (numbers.rule, self.rule);
+        if given != needed {
+            return Err(ScoresError::Rule { given, needed });
+        }
         self.check_lengths(numbers)?;
         self.check_weights(numbers)?;
         if self.followers.is_some() {

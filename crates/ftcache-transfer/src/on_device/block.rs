@@ -198,6 +198,7 @@ impl Block {
 
     fn read_scores<D: Device>(&self, device: &mut D) -> Result<ScoreNumbers, DeviceError> {
         Ok(ScoreNumbers {
+            rule: self.shape.eviction,
             weights: self.array(device, Part::Weights)?,
             turns: self.array(device, Part::Turns)?,
             counts: self.array(device, Part::Counts)?,
