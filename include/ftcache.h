@@ -441,14 +441,14 @@ typedef uint32_t ftcache_admission;
 
 // Which rule says who goes. Free slots go first, then what prefill, rejected drafts or wasted hints brought and no step
 // has used since; ties go to the lower slot. All but LRU count uses: of decode steps when they are admitted, of drafts
-// when they are accepted, of prefill never. They keep the counts in host memory, some 300 bytes an expert for
-// FTCACHE_EVICTION_LEARNED, which wants no more than 65,536 experts a layer.
+// when they are accepted, of prefill never. They keep the counts in host memory, and in device mode on the device: some
+// 300 bytes an expert for FTCACHE_EVICTION_LEARNED, which wants no more than 65,536 experts a layer.
 enum ftcache_eviction
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-    // The least recently used: exact, and the only one with admission on the device.
+    // The least recently used: exact.
     FTCACHE_EVICTION_LRU = 0,
     // The least share of its layer's uses of late: a use counts half after 64 steps of its layer.
     FTCACHE_EVICTION_LFU = 1,
@@ -893,8 +893,7 @@ typedef struct ftcache_settings {
     const char *device_name;
     // 1: the fraction of fetch_rule is each layer's by the rates.
     uint32_t fetch_measured;
-    // An ftcache_eviction. Every rule but LRU is refused with FTCACHE_ADMISSION_DEVICE, with
-    // FTCACHE_STRATEGY_CPU and by ftcache_device_enter.
+    // An ftcache_eviction. Every rule but LRU is refused with FTCACHE_STRATEGY_CPU.
     uint32_t eviction;
     // Tags that the CPU can compute; NULL if it can compute all.
     const struct ftcache_tag *cpu_tags;

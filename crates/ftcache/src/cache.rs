@@ -88,7 +88,7 @@ impl<D: Device> Cache<D> {
     ///
     /// # Errors
     ///
-    /// Layers of more experts than the rule can rank; a residency that is on the device, where victims go by LRU.
+    /// Layers of more experts than the rule can rank; a residency that is on the device.
     pub fn set_eviction(&mut self, rule: Eviction) -> Result<(), Error> {
         self.check_with_host()?;
         Ok(self.residency.set_eviction(rule)?)
