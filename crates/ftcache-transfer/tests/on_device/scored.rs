@@ -488,3 +488,38 @@ fn numbers_at_their_bounds_decide_alike_on_both_sides() {
     }
     assert!((20..70).contains(&let_in), "{let_in}");
 }
+
+/// Of as many experts as there may be the highest are used, and follow each other.
+#[test]
+fn experts_of_the_highest_numbers_are_followed_too() {
+    let (experts, last) = (1 << 16, u16::MAX);
+    let cache = ruled(Eviction::Learned, one_pool(1, experts, 3));
+    let mut rig = Rig::new(9, cache);
+    for (number, ids) in [[65_535, 0], [65_535, 65_534], [0, 65_535]].into_iter().enumerate() {
+        rig.step(decode(0), &ids, PLAIN, &format!("step {number}"));
+    }
+    let numbers = numbers(&mut rig);
+    assert_eq!(numbers.latest[..2], [0, last]);
+    // After 0 came 65,534 and 65,535; after 65,535 the same, and then 0 and itself.
+    let followed = [0, 65_533, 65_534, 65_535].map(|expert| numbers.followed[expert]);
+    assert_eq!((followed, numbers.totals[6]), ([1, 0, 2, 3], 6));
+    rig.compare("the highest");
+    rig.end();
+}
+
+/// Where no further step can be counted, nothing else is.
+#[test]
+fn behind_the_last_step_nothing_counts() {
+    for rule in SCORED {
+        let mut cache = ruled(rule, one_pool(1, 8, 4));
+        cache.skip_to(u64::MAX - 2);
+        let mut rig = Rig::new(10, cache);
+        rig.step(decode(0), &[1, 2], PLAIN, "the last");
+        let before = numbers(&mut rig);
+        assert_eq!(before.turns, [1]);
+        rig.step(decode(0), &[1, 3], PLAIN, "none is left");
+        assert_eq!(numbers(&mut rig), before, "{rule}");
+        rig.compare(rule.name());
+        rig.end();
+    }
+}
