@@ -473,7 +473,8 @@ fn numbers_at_their_bounds_decide_alike_on_both_sides() {
             3 => scores.weights[index(&mut rng, COMPONENTS)] = bits as u32,
             4 => scores.turns[index(&mut rng, 3)] = bits as u32,
             _ if rule.learns() => scores.ring_next[index(&mut rng, 60)] = bits as u8 % 9,
-            _ => {}
+            // All that a half would have which the rule does not have.
+            _ => (scores.counts[3], scores.totals[3], scores.gains[3]) = (50, 100, 1 << 50),
         }
         let mut start = cache.clone();
         let_in += u32::from(start.set_state(&changed).is_ok());
