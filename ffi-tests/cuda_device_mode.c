@@ -7,11 +7,14 @@ enum { WIDTH = 4, SLOTS = 12 };
 
 static emulator emulated;
 static cuda driver;
+// The rule by which every cache here chooses victims.
+static ftcache_eviction eviction;
 
 static ftcache_settings device_settings(uint64_t slot_count) {
     ftcache_settings settings = settings_of(slot_count);
     settings.request_count = 2;
     settings.admission = FTCACHE_ADMISSION_DEVICE;
+    settings.eviction = eviction;
     return settings;
 }
 
@@ -784,18 +787,82 @@ static void chunks_between_tokens(void) {
     emulator_check_empty(&emulated, 0, 1);
 }
 
+// The same tokens under every rule, from the same graph: other victims, other misses, another digest. A rebuild by a
+// configuration of another rule makes what was captured stale, and what was counted is forgotten.
+static void rules_are_told_apart(void) {
+    uint64_t misses[FTCACHE_EVICTION_LEARNED + 1], digests[FTCACHE_EVICTION_LEARNED + 1];
+    void *stream = cuda_stream(&driver);
+    token *there = cuda_allocate(&driver, sizeof(token));
+    for (eviction = FTCACHE_EVICTION_LRU; eviction <= FTCACHE_EVICTION_LEARNED; eviction++) {
+        ftcache *cache = new_device_cache(), *twin = new_twin();
+        const uint32_t mine = eviction;
+        dice random = {71};
+        void *graph;
+        token routed, slots, wanted;
+        ftcache_configuration *other;
+        uint32_t turn;
+        SIZED(ftcache_rebuild_report, report);
+        enter(cache, 2);
+        graph = capture_token(cache, stream, there);
+        for (turn = 0; turn < 60; turn++) {
+            routed = random_token(&random);
+            slots = run_token(cache, stream, graph, there, &routed);
+            wanted = load_token(twin, &routed, NULL);
+            CHECK(memcmp(&slots, &wanted, sizeof slots) == 0);
+        }
+        digests[mine] = reading_of(cache, stream).digest;
+        CHECK(digests[mine] == digest_of(twin));
+        OK(ftcache_device_leave(cache));
+        check_stats_equal(cache, twin);
+        misses[mine] = stats_of(cache).misses;
+
+        eviction = (mine + 1) % (FTCACHE_EVICTION_LEARNED + 1);
+        {
+            const ftcache_settings settings = device_settings(SLOTS);
+            other = configuration_of(&settings);
+        }
+        eviction = mine;
+        OK(ftcache_rebuild(cache, other, 1, 1 << 20, &report));
+        OK(ftcache_rebuild(twin, other, 1, 1 << 20, &report));
+        enter(cache, 2);
+        slots = run_token(cache, stream, graph, there, &routed);
+        check_nobody(slots.ids[0], LAYERS * WIDTH);
+        CHECK(ftcache_check(cache) == FTCACHE_STATUS_LAUNCH_REFUSED);
+        slots = run_token(cache, stream, NULL, there, &routed);
+        wanted = load_token(twin, &routed, NULL);
+        CHECK(memcmp(&slots, &wanted, sizeof slots) == 0);
+        CHECK(reading_of(cache, stream).digest == digest_of(twin));
+        OK(ftcache_device_leave(cache));
+        cuda_destroy_graph(&driver, graph);
+        ftcache_configuration_free(other);
+        ftcache_free(cache);
+        ftcache_free(twin);
+    }
+    for (eviction = FTCACHE_EVICTION_LFU; eviction <= FTCACHE_EVICTION_LEARNED; eviction++) {
+        CHECK(misses[eviction] != misses[eviction - 1] && digests[eviction] != digests[eviction - 1]);
+    }
+    CUDA(driver.free_memory((cuda_address)(uintptr_t)there));
+    CUDA(driver.stream_destroy(stream));
+    emulator_check_empty(&emulated, 0, 1);
+}
+
 int main(void) {
     emulated = emulator_open();
     driver = cuda_open();
-    replays_equal_loads();
+    // The one rule without scores, and the one with all of them.
+    for (eviction = FTCACHE_EVICTION_LRU; eviction <= FTCACHE_EVICTION_LEARNED; eviction += FTCACHE_EVICTION_LEARNED) {
+        replays_equal_loads();
+        hybrid_steps_equal_loads();
+        chunks_between_tokens();
+    }
+    rules_are_told_apart();
+    eviction = FTCACHE_EVICTION_LRU;
     a_fork_and_a_join();
     what_a_launch_is_refused_for();
     calls_out_of_order();
     layers_that_kernels_cannot_read();
     forms_of_a_step();
     rows_that_come_late();
-    hybrid_steps_equal_loads();
-    chunks_between_tokens();
     cuda_close(&driver, NULL, NULL);
     return 0;
 }

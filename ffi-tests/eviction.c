@@ -64,6 +64,11 @@ static void settings_that_do_not_go_together_are_refused(void) {
     REFUSED(ftcache_configuration_new(model, &settings, &configuration), INVALID_ARGUMENT,
             "settings->eviction is 4, not an ftcache_eviction");
     settings.eviction = FTCACHE_EVICTION_LEARNED;
+    settings.admission = FTCACHE_ADMISSION_DEVICE;
+    OK(ftcache_configuration_new(model, &settings, &configuration));
+    ftcache_configuration_free(configuration);
+    configuration = NULL;
+    settings.admission = FTCACHE_ADMISSION_HOST;
     settings.strategy = FTCACHE_STRATEGY_CPU;
     settings.staging = FTCACHE_STAGING_BORROWED;
     settings.slot_count = 16;

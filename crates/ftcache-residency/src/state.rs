@@ -386,8 +386,9 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// A state of another model, of other pools or with other marks, of a step before the cache's, or that contradicts
-    /// itself, with the first thing found wrong; rows on their way; an open prefill chunk. The cache is then as it was.
+    /// A state of another model or rule, of other pools or with other marks, of a step before the cache's, or that
+    /// contradicts itself, with the first thing found wrong; rows on their way; an open prefill chunk. The cache is then
+    /// as it was.
     pub fn set_state(&mut self, state: &State) -> Result<(), StateError> {
         self.check_state(state)?;
         self.cancel_hints();

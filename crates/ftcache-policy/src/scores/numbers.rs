@@ -5,18 +5,22 @@ use std::fmt;
 
 use super::followers::{Followers, KEPT, WIDEST};
 use super::{COMPONENTS, HALVES, LEAST_WEIGHT, Scores, Share, WEIGHTS};
-use crate::{ExpertId, LayerId};
+use crate::{Eviction, ExpertId, LayerId};
 
 /// No count of uses comes near it.
 const TOTAL_LIMIT: u64 = 1 << 60;
 /// All chances of a layer together are half of it.
 const CHANCE_LIMIT: u128 = 1 << 61;
+/// Rounding lifts the weights a little above their sum. With twice of it chances would reach [`CHANCE_LIMIT`].
+const WEIGHTS_MOST: u32 = WEIGHTS + WEIGHTS / 2;
 
 /// All numbers of [`Scores`]. Experts are flat: `layer * expert_count + expert`.
 ///
 /// Arrays from `latest` on are empty under rules that do not [learn](crate::Eviction::learns).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ScoreNumbers {
+    /// The rule that they are of.
+    pub rule: Eviction,
     /// `weights[component]`, in 2^-20: the halves, then what followed.
     pub weights: Vec<u32>,
     /// `turns[layer]`: its steps so far, in 32 bits.
@@ -59,6 +63,13 @@ impl ScoreNumbers {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScoresError {
+    /// Numbers of another rule, which may be as many.
+    Rule {
+        /// The rule.
+        given: Eviction,
+        /// What it is to be.
+        needed: Eviction,
+    },
     /// An array of another length.
     Length {
         /// The array.
@@ -79,7 +90,15 @@ pub enum ScoresError {
         /// The most.
         most: u32,
     },
-    /// A total that is less than the sum of the counts it is of, or more than any can be.
+    /// Weights that together are more than steps lead to.
+    Weights {
+        /// Their sum.
+        sum: u64,
+        /// The most there can be.
+        most: u32,
+    },
+    /// A total that is less than the sum of the counts it is of, or more than any can be: above 0, of a component that
+    /// the rule does not have.
     Total {
         /// The layer.
         layer: LayerId,
@@ -89,6 +108,15 @@ pub enum ScoresError {
         given: u64,
         /// The sum of the counts.
         sum: u64,
+    },
+    /// A gain of nothing.
+    Gain {
+        /// The layer.
+        layer: LayerId,
+        /// The component, whose total is 0.
+        component: usize,
+        /// The gain.
+        given: u64,
     },
     /// A layer whose chances come to more than all of its uses.
     Chances {
@@ -106,6 +134,17 @@ pub enum ScoresError {
         /// The most there can be.
         most: u32,
     },
+    /// The experts of a step do not ascend.
+    Order {
+        /// The array.
+        array: &'static str,
+        /// The place of the second of two neighbours there.
+        index: usize,
+        /// The expert there.
+        given: u32,
+        /// The one before it, which is not below it.
+        before: u32,
+    },
     /// An expert is said to follow the layer's last more or less often than their rings say.
     Followed {
         /// The layer.
@@ -122,20 +161,28 @@ pub enum ScoresError {
 impl fmt::Display for ScoresError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Rule { given, needed } => write!(f, "they are of {given} and should be of {needed}"),
             Self::Length { array, given, needed } => {
                 write!(f, "{array}: their number is {given} and should be {needed}")
             }
             Self::Weight { component, given, least, most } => {
                 write!(f, "component {component} has weight {given}; weights here are {least} to {most}")
             }
+            Self::Weights { sum, most } => write!(f, "the weights sum to {sum}; at most {most} there can be"),
             Self::Total { layer, component, given, sum } => {
                 write!(f, "layer {layer} component {component}: the total is {given}; its counts sum to {sum}")
+            }
+            Self::Gain { layer, component, given } => {
+                write!(f, "layer {layer} component {component}: the gain is {given}; the total is 0")
             }
             Self::Chances { layer } => {
                 write!(f, "layer {layer}: totals times gains come to {CHANCE_LIMIT} or more")
             }
             Self::Above { array, index, given, most } => {
                 write!(f, "{array}[{index}] is {given}; at most {most} there can be")
+            }
+            Self::Order { array, index, given, before } => {
+                write!(f, "{array}[{index}] is {given} after {before}; the experts of a step ascend")
             }
             Self::Followed { layer, expert, given, counted } => {
                 write!(
@@ -154,6 +201,7 @@ impl Scores {
     pub fn numbers(&self) -> ScoreNumbers {
         let shares = self.shares.as_flattened();
         let mut numbers = ScoreNumbers {
+            rule: self.rule,
             weights: self.weights.to_vec(),
             turns: self.turns.clone(),
             counts: self.counts.as_flattened().to_vec(),
@@ -193,6 +241,10 @@ impl Scores {
     ///
     /// Numbers of another model or rule, or that contradict each other, with the first thing found wrong.
     pub fn check_numbers(&self, numbers: &ScoreNumbers) -> Result<(), ScoresError> {
+        let (given, needed) = (numbers.rule, self.rule);
+        if given != needed {
+            return Err(ScoresError::Rule { given, needed });
+        }
         self.check_lengths(numbers)?;
         self.check_weights(numbers)?;
         if self.followers.is_some() {
@@ -226,12 +278,13 @@ impl Scores {
     fn check_weights(&self, numbers: &ScoreNumbers) -> Result<(), ScoresError> {
         for (component, &given) in numbers.weights.iter().enumerate() {
             let fixed = if component == 0 { WEIGHTS } else { 0 };
-            let (least, most) = if self.rule.learns() { (LEAST_WEIGHT, 2 * WEIGHTS) } else { (fixed, fixed) };
+            let (least, most) = if self.rule.learns() { (LEAST_WEIGHT, WEIGHTS_MOST) } else { (fixed, fixed) };
             if given < least || given > most {
                 return Err(ScoresError::Weight { component, given, least, most });
             }
         }
-        Ok(())
+        let (sum, most) = (numbers.weights.iter().map(|&weight| u64::from(weight)).sum(), WEIGHTS_MOST);
+        if sum > u64::from(most) { Err(ScoresError::Weights { sum, most }) } else { Ok(()) }
     }
 
     fn check_rings(&self, numbers: &ScoreNumbers) -> Result<(), ScoresError> {
@@ -247,7 +300,10 @@ impl Scores {
         above("latest_widths", &mut wide(&numbers.latest_widths), WIDEST as u32)?;
         above("ring_experts", &mut wide(&numbers.ring_experts), last)?;
         above("ring_widths", &mut wide(&numbers.ring_widths), WIDEST as u32)?;
-        above("ring_next", &mut wide(&numbers.ring_next), KEPT as u32 - 1)
+        above("ring_next", &mut wide(&numbers.ring_next), KEPT as u32 - 1)?;
+        // One that was there twice would get a step twice, and at once where threads write rings.
+        check_order("latest", &numbers.latest, &numbers.latest_widths)?;
+        check_order("ring_experts", &numbers.ring_experts, &numbers.ring_widths)
     }
 
     fn check_layer(&self, numbers: &ScoreNumbers, index: usize) -> Result<(), ScoresError> {
@@ -258,7 +314,9 @@ impl Scores {
         let gains = &numbers.gains[index * COMPONENTS..][..COMPONENTS];
         for (half, &given) in totals[..HALVES].iter().enumerate() {
             let sum = counts.iter().map(|counts| u64::from(counts[half])).sum();
-            if given < sum || given >= TOTAL_LIMIT {
+            // What is not counted here would be a part of chances here, and no part where kernels work them out.
+            let limit = if half < self.rule.log_halves().len() { TOTAL_LIMIT } else { 1 };
+            if given < sum || given >= limit {
                 return Err(ScoresError::Total { layer, component: half, given, sum });
             }
         }
@@ -275,6 +333,10 @@ impl Scores {
         let (given, sum) = (totals[HALVES], followed.iter().map(|&count| u64::from(count)).sum());
         if given != sum {
             return Err(ScoresError::Total { layer, component: HALVES, given, sum });
+        }
+        let of_nothing = totals.iter().zip(gains).position(|(&total, &gain)| total == 0 && gain > 0);
+        if let Some(component) = of_nothing {
+            return Err(ScoresError::Gain { layer, component, given: gains[component] });
         }
         let parts = totals.iter().zip(gains).map(|(&total, &gain)| u128::from(total) * u128::from(gain));
         if parts.sum::<u128>() < CHANCE_LIMIT { Ok(()) } else { Err(ScoresError::Chances { layer }) }
@@ -298,4 +360,16 @@ impl Scores {
             followers.each_number(tell);
         }
     }
+}
+
+/// Whether the experts of each step ascend.
+fn check_order(array: &'static str, experts: &[u16], widths: &[u8]) -> Result<(), ScoresError> {
+    for (step, (experts, &width)) in experts.chunks_exact(WIDEST).zip(widths).enumerate() {
+        let pairs = experts[..usize::from(width)].windows(2);
+        if let Some((place, pair)) = pairs.enumerate().find(|(_, pair)| pair[0] >= pair[1]) {
+            let (before, given) = (pair[0].into(), pair[1].into());
+            return Err(ScoresError::Order { array, index: step * WIDEST + place + 1, given, before });
+        }
+    }
+    Ok(())
 }

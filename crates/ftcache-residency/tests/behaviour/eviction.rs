@@ -400,7 +400,9 @@ fn a_state_takes_along_what_victims_go_by() {
         [0, 0, 0, 1, 2, 1].iter().for_each(|&route| drop(decode(&mut cache, 0, &[route])));
         decode(&mut cache, 1, &[5]);
         let state = cache.state().unwrap();
+        // It has residents of its own, and has ranked those of layer 0.
         let mut other = ruled(rule, 2, 8, 3);
+        [(0, 7), (0, 6), (0, 5), (0, 4), (1, 6)].iter().for_each(|&(of, route)| drop(decode(&mut other, of, &[route])));
         other.set_state(&state).unwrap();
         other.check().unwrap();
         assert_eq!((other.digest(), other.state()), (cache.digest(), Ok(state.clone())), "{rule}");
@@ -416,6 +418,9 @@ fn a_state_takes_along_what_victims_go_by() {
             error.to_string()
         };
         assert_eq!(refused(Eviction::Lru, &state), "a state with scores; the cache's eviction is lru");
+        for other in SCORED.into_iter().filter(|&other| other != rule) {
+            assert_eq!(refused(other, &state), format!("scores: they are of {rule} and should be of {other}"));
+        }
         let without = State { scores: None, ..state };
         assert_eq!(refused(rule, &without), format!("a state without scores; the cache's eviction is {rule}"));
     }

@@ -1,6 +1,6 @@
 //! The residency as plain numbers, out of a cache and into one: nothing is lost, and nothing wrong gets in.
 
-use ftcache_policy::Recency;
+use ftcache_policy::{Eviction, Recency, ScoreNumbers};
 use ftcache_testkit::generators::skewed_routes;
 
 use super::*;
@@ -27,13 +27,14 @@ fn small_cache() -> Cache {
     cache
 }
 
-/// An empty cache with the pools and pins of another.
+/// An empty cache with the pools, the rule and the pins of another.
 fn emptied(cache: &Cache) -> Cache {
     let layers = (0..cache.layer_count()).map(LayerId::from_index);
     let pools: Vec<Option<PoolId>> = layers.clone().map(|layer| cache.pool_of(layer).ok()).collect();
     let slot_counts: Vec<u32> =
         (0..cache.pool_count()).map(|pool| cache.slot_count(PoolId::from_index(pool))).collect();
     let mut empty = Cache::with_pools(cache.expert_count(), &pools, &slot_counts).unwrap();
+    empty.set_eviction(cache.eviction()).unwrap();
     let experts = layers.flat_map(|layer| (0..cache.expert_count()).map(move |number| (layer, expert(number))));
     let pinned: Vec<_> = experts.filter(|&(layer, expert)| cache.is_pinned(layer, expert)).collect();
     empty.pin(&pinned, 0).unwrap();
@@ -247,7 +248,8 @@ impl Twins {
         let mut pool = || rng.chance(4, 5).then(|| PoolId::new(rng.below(slot_counts.len() as u64) as u32));
         let mut pools: Vec<Option<PoolId>> = (0..5).map(|_| pool()).collect();
         pools[0] = Some(POOL);
-        let cache = Cache::with_pools(2 + rng.below(24) as u32, &pools, &slot_counts).unwrap();
+        let mut cache = Cache::with_pools(2 + rng.below(24) as u32, &pools, &slot_counts).unwrap();
+        cache.set_eviction(Eviction::ALL[seed as usize % 4]).unwrap();
         let (moved, before) = (cache.clone(), cache.clone());
         let in_play = (0..5).filter(|&number| pools[number as usize].is_some()).collect();
         Self { rng, way, kept: cache, moved, before, verified: (layer(0), Vec::new()), accepted_count: 0, in_play }
@@ -529,6 +531,79 @@ fn a_state_that_contradicts_itself_is_refused() {
     ");
 }
 
+/// The same refusals for numbers of scores as for all others; `ftcache-policy` tests each of them.
+#[test]
+fn scores_that_are_wrong_are_refused() {
+    let cache = |rule| {
+        let mut cache = small_cache();
+        cache.set_eviction(rule).unwrap();
+        [0, 2, 0].iter().for_each(|&number| drop(decode(&mut cache, number, &[0, 3])));
+        cache
+    };
+    let refused = |rule, change: &dyn Fn(&mut State)| {
+        let mut cache = cache(rule);
+        let mut state = cache.state().unwrap();
+        change(&mut state);
+        let before = format!("{cache:?}");
+        let error = cache.set_state(&state).unwrap_err();
+        assert_eq!(format!("{cache:?}"), before, "{error}");
+        error
+    };
+    fn scores(state: &mut State) -> &mut ScoreNumbers {
+        state.scores.as_mut().unwrap()
+    }
+    let texts = lines([
+        refused(Eviction::Lfu, &|state| state.scores = None),
+        refused(Eviction::Lru, &|state| state.scores = cache(Eviction::Learned).state().unwrap().scores),
+        refused(Eviction::Lfu, &|state| state.scores = cache(Eviction::Cyclic).state().unwrap().scores),
+        refused(Eviction::Cyclic, &|state| scores(state).turns.push(0)),
+        refused(Eviction::Learned, &|state| scores(state).followed[1] = 1),
+        // What is wrong elsewhere is told first.
+        refused(Eviction::Learned, &|state| {
+            state.carried[1] = 65_536;
+            scores(state).ring_next[0] = 8;
+        }),
+    ]);
+    insta::assert_snapshot!(texts, @"
+    a state without scores; the cache's eviction is lfu
+    a state with scores; the cache's eviction is lru
+    scores: they are of cyclic and should be of lfu
+    scores: turns: their number is 4 and should be 3
+    scores: layer 0 expert 1 is said to have followed 1 times; by the rings 0
+    layer 1 carries 65536/65536 of a miss; less than a whole one is carried
+    ");
+}
+
+/// A pinned expert, two that a prompt has left to go first, one that a hint has brought, and steps that were refused.
+#[test]
+fn what_victims_go_by_comes_back_beside_pins_hints_and_cold_slots() {
+    for rule in Eviction::ALL {
+        let mut cache = one_pool(3, 12, 6);
+        cache.set_eviction(rule).unwrap();
+        cache.pin(&[(layer(0), expert(3))], 1).unwrap();
+        cache.skip_to(10);
+        decode(&mut cache, 0, &[3, 4]);
+        decode(&mut cache, 1, &[0, 1]);
+        commit(&mut cache, of_phase(Phase::Prefill, 2), &[7, 8]);
+        refuse(&mut cache, layer(2), &[0, 1, 2, 3, 4, 5]);
+        let mut late = LatePlan::new();
+        cache.hint(&Plan::new(), layer(2), &ids(&[9]), 1, &mut late).unwrap().commit();
+        assert_eq!(cache.land(late.flight()), 1);
+        assert_eq!(stamps(&cache, POOL), [11, 11, 12, 12, 1, 1], "{rule}");
+        let (state, mut by_hand) = (cache.state().unwrap(), cache.clone());
+        assert_eq!(by_hand.cancel_hints(), 1);
+        cache.set_state(&state).unwrap();
+        assert_alike(&cache, &by_hand);
+        assert_eq!(cache.hint_stats(layer(2)), by_hand.hint_stats(layer(2)), "{rule}");
+        for step in 0..30 {
+            let routes = [step * 5 % 12, step * step % 12, 3];
+            let plans = [&mut cache, &mut by_hand].map(|cache| decode(cache, step % 3, &routes));
+            assert_eq!(plans[0], plans[1], "{rule}");
+        }
+        assert_alike(&cache, &by_hand);
+    }
+}
+
 #[test]
 fn other_pins_are_refused() {
     let mut cache = small_cache();
@@ -573,7 +648,7 @@ fn damage(state: &mut State, rng: &mut Rng) {
     let large = [0, 1, 2, 3, 4, 7, State::ABSENT_FIRST - 8, NEVER_ROUTED, EVICTED, State::ABSENT_FIRST + 5, NOBODY];
     let large = large[rng.below(large.len() as u64) as usize];
     let (small, step) = (rng.below(3) as u8, rng.below(state.step + 3));
-    match rng.below(11) {
+    match rng.below(12) {
         0 => one(&mut state.places, rng).map(|place| *place = large),
         1 => one(&mut state.owners, rng).map(|owner| *owner = large),
         2 => one(&mut state.stamps, rng).map(|stamp| *stamp = step),
@@ -588,6 +663,16 @@ fn damage(state: &mut State, rng: &mut Rng) {
             let number =
                 [first, slot_count, pinned_count, marked_count, withheld].into_iter().nth(rng.below(5) as usize);
             *number.expect("one of five") = large % 4;
+        }),
+        10 => state.scores.as_mut().and_then(|scores| match rng.below(8) {
+            0 => one(&mut scores.weights, rng).map(|weight| *weight = large),
+            1 => one(&mut scores.turns, rng).map(|turn| *turn = large),
+            2 => one(&mut scores.counts, rng).map(|count| *count = large),
+            3 => one(&mut scores.totals, rng).map(|total| *total += u64::from(large)),
+            4 => one(&mut scores.gains, rng).map(|gain| *gain = u64::from(large)),
+            5 => one(&mut scores.ring_experts, rng).map(|expert| *expert = large as u16),
+            6 => one(&mut scores.ring_next, rng).map(|next| *next = large as u8),
+            _ => one(&mut scores.ring_widths, rng).map(|width| *width = large as u8),
         }),
         _ => {
             state.step = step;
@@ -614,6 +699,10 @@ fn a_damaged_state_is_refused_or_right() {
                 accepted += 1;
                 cache.check().unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
                 assert_eq!(cache.state(), Ok(state), "seed {seed}");
+                let routes = ids(&[0, 1]);
+                if cache.ensure(layer(0), &routes, &mut Plan::new()).is_ok() {
+                    cache.check().unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+                }
             }
             Err(error) => assert_eq!(format!("{cache:?}"), before, "seed {seed}: {error}"),
         }

@@ -91,6 +91,12 @@ fn of_seed(seed: u64, eviction: Eviction, count: usize) -> (Shape, Vec<Operation
             operations.insert(rng.below(count as u64) as usize, Operation::SetEviction(rule));
         }
     }
+    let mut rng = Rng::new(!seed);
+    if rng.chance(1, 2) {
+        for _ in 0..1 + rng.below(4) {
+            operations.insert(rng.below(count as u64) as usize, Operation::CarryOver);
+        }
+    }
     (shape, operations)
 }
 

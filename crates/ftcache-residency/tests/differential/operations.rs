@@ -108,4 +108,6 @@ pub(crate) enum Operation {
     SkipTo(u64),
     /// Another rule, or the same with nothing counted.
     SetEviction(Eviction),
+    /// The residency goes out as plain numbers, and comes in again.
+    CarryOver,
 }

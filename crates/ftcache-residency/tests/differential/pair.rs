@@ -3,7 +3,7 @@
 use ftcache_policy::{Eviction, ExpertId, LayerId, PoolId, SlotId};
 use ftcache_residency::{
     Cache, ChunkReport, FetchOrder, Keep, Misses, Parts, Placement, Plan, PoolsError, Residents, SnapshotError,
-    StagePlan, Step,
+    StagePlan, StateError, Step,
 };
 use ftcache_testkit::reference::{self, Buffers, Order, Reference, Refusal};
 
@@ -164,6 +164,7 @@ impl Pair {
                 self.cache.set_eviction(*rule).map_err(|error| error.to_string())?;
                 self.model.set_eviction(*rule);
             }
+            Operation::CarryOver => self.carry_over()?,
         }
         self.check()
     }
@@ -261,6 +262,19 @@ impl Pair {
     fn has_new_pools(&mut self, pool_of_layer: &[Option<u32>]) {
         self.pool_of_layer = pool_of_layer.to_vec();
         (self.buffers, self.chunk_total) = (None, ChunkReport::default());
+    }
+
+    fn carry_over(&mut self) -> Outcome {
+        match (self.cache.state(), self.model.carry_over()) {
+            (Ok(state), true) => {
+                let digest = self.cache.digest();
+                self.cache.set_state(&state).map_err(|error| error.to_string())?;
+                same("state that came back", self.cache.state().as_ref(), Ok(&state))?;
+                same("digest", self.cache.digest(), digest)
+            }
+            (Err(StateError::ChunkOpen | StateError::InFlight { .. }), false) => Ok(()),
+            (ours, wanted) => differ(ours.map(|_| ()), wanted),
+        }
     }
 
     fn bring_back(&mut self, end: End) -> Outcome {

@@ -260,6 +260,18 @@ impl Reference {
         self.step = step;
     }
 
+    /// The residency goes elsewhere and comes back. Answers and what could be fetched later are forgotten, and open hints
+    /// end. Whether it can: nothing goes where rows are on their way or a chunk is open.
+    pub fn carry_over(&mut self) -> bool {
+        if self.chunk.is_some() || !self.in_flight.is_empty() {
+            return false;
+        }
+        self.cancel_hint(0);
+        self.remembered.clear();
+        self.offered = None;
+        true
+    }
+
     /// The slots at the start of a pool that an open chunk has borrowed.
     pub fn withheld(&self, pool: u32) -> u32 {
         match self.chunk.as_ref().and_then(|chunk| chunk.stable_from.as_ref()) {

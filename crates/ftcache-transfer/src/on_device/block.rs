@@ -120,6 +120,7 @@ impl Block {
 
     fn read_scores<D: Device>(&self, device: &mut D) -> Result<ScoreNumbers, DeviceError> {
         Ok(ScoreNumbers {
+            rule: self.shape.eviction,
             weights: self.array(device, Table::Weights)?,
             turns: self.array(device, Table::Turns)?,
             counts: self.array(device, Table::Counts)?,

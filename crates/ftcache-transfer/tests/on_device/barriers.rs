@@ -300,12 +300,13 @@ fn lists_need_their_barrier() {
     caught(Kernel::CompactHits, 0..1, compact);
 }
 
-/// Whether a reading goes wrong.
+/// Whether a reading goes wrong: of slots, or of scores beside slots that are free.
 fn reading(seed: u64, skipped: Option<u32>) -> bool {
     let mut bench = Bench::new(CudaWorld::emulated(seeded(seed)));
+    let is_scored = seed % 2 == 1;
     let tables = Tables {
         header: bench.header_address,
-        owner: bench.items(&[5_u32; 300]),
+        owner: bench.items(&[if is_scored { u32::MAX } else { 5 }; 300]),
         stamp: bench.items(&[9_u64; 300]),
         stats: bench.items(&[1_u64; 39]),
         layer_count: 1,
@@ -313,12 +314,21 @@ fn reading(seed: u64, skipped: Option<u32>) -> bool {
         slot_count: 300,
         ..Tables::zeroed()
     };
+    let scores = Scores {
+        weights: bench.items(&[1_u32; 7]),
+        turns: bench.items(&[9_u32]),
+        counts: bench.items(&[3_u32; 48]),
+        totals: bench.items(&[24_u64; 7]),
+        gains: bench.items(&[2_u64; 7]),
+        rule: is_scored.into(),
+        ..Scores::zeroed()
+    };
     let arguments = Statistics {
         tables,
         generation: GENERATION,
         reading: bench.items(&[0_u64; 6]),
         stats: bench.items(&[0_u64; 39]),
-        scores: Scores::zeroed(),
+        scores,
     };
     bench.world.emulated.as_ref().unwrap().skip_barrier("ftcache_statistics", skipped);
     bench.launch(Kernel::Statistics, (1, 128), &arguments);

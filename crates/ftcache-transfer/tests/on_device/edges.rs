@@ -1,14 +1,12 @@
 //! Boundaries of an admission, which random steps come to rarely or never: each on both sides.
 
-use ftcache_policy::{
-    Budget, Constraints, ExpertId, FetchRule, Geometry, LayoutKey, Model, PoolId, Quantisation, SlotId, Staging,
-};
+use ftcache_policy::{ExpertId, FetchRule, PoolId, SlotId};
 use ftcache_residency::Cache;
 use ftcache_testkit::Rng;
 use ftcache_transfer::IdWidth;
 
 use crate::rig::{ABSENT, Form, Rig};
-use crate::states::{decode, empty, fraction, hybrid, layer, of_layer, one_pool, prefill, span, stamped};
+use crate::states::{decode, empty, fraction, hybrid, layer, of_layer, one_pool, prefill, span, stamped, with_staging};
 
 const PLAIN: Form = Form::PLAIN;
 const MAP: Form = Form { map: true, ..PLAIN };
@@ -133,16 +131,6 @@ fn a_pinned_expert_is_pinned_again_when_it_comes_back() {
     rig.step(decode(0), &[5, 6, 7, 8], PLAIN, "four do not fit");
     rig.compare("pinned again");
     rig.end();
-}
-
-/// A cache over one bank, with room for a buffer of its experts.
-fn with_staging(layers: usize, experts: u32, slots: u64) -> Cache {
-    let keys = vec![LayoutKey::tagged("t", [16]); layers];
-    let model = Model::new(experts, 1, Quantisation::PerLayer, keys).unwrap();
-    let geometry = Geometry::new(model, Constraints::new(Budget::Slots(slots))).unwrap();
-    let mut cache = Cache::new(&geometry);
-    cache.set_staging(Staging::borrowed(&geometry).unwrap().without_overlap(), 0).unwrap();
-    cache
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Launches that are refused: what is told of them, and that nothing else comes of them.
 
-use ftcache_policy::{FetchRule, LayerId, PoolId};
+use ftcache_policy::{Eviction, FetchRule, LayerId, PoolId};
 use ftcache_residency::{Cache, Phase, Step};
 use ftcache_testkit::Rng;
 use ftcache_transfer::{DeviceModeError, DeviceStep, Fault, FaultReport, IdWidth};
@@ -398,8 +398,9 @@ fn another_residency_than_the_one_on_the_device_is_refused() {
     let told = rig.told(decode(0), &layout);
     let pools = [Some(PoolId::new(0)); 2];
     let (rebuilt, _) = rig.twin.rebuilt_with_pools(&pools, &[5], ftcache_residency::Keep::WhatFits).unwrap();
-    // More slots, more experts, more pools; rebuilt, though it looks the same.
-    let others = [one_pool(2, 8, 6), one_pool(2, 9, 5), crate::states::empty(8, &[0, 1], &[5, 5]), rebuilt];
+    let ruled = crate::states::ruled(Eviction::Lfu, rig.twin.clone());
+    // More slots, more experts, more pools; rebuilt, though it looks the same; under another rule.
+    let others = [one_pool(2, 8, 6), one_pool(2, 9, 5), crate::states::empty(8, &[0, 1], &[5, 5]), rebuilt, ruled];
     for (number, mut other) in others.into_iter().enumerate() {
         let before = other.state().unwrap();
         let refused = [

@@ -2,7 +2,7 @@
 //!
 //! *Unsafe*, relying on one promise: routes on the host stay in place until the device has been waited for.
 
-use ftcache_policy::{FetchRule, PoolId};
+use ftcache_policy::{Eviction, FetchRule, PoolId};
 use ftcache_residency::{Cache, Step};
 use ftcache_testkit::Rng;
 use ftcache_transfer::{Device, DeviceModeError, DeviceSpan, DeviceStep, Fault, FaultReport, RowCopy, Stream};
@@ -10,7 +10,7 @@ use ftcache_transfer::{Device, DeviceModeError, DeviceSpan, DeviceStep, Fault, F
 use crate::cuda_world::CudaWorld;
 use crate::raw::{Engine, ok};
 use crate::rig::{ABSENT, Form, Layout, Rig};
-use crate::states::{decode, empty, fraction, hybrid, layer, one_pool, prefill, span};
+use crate::states::{SCORED, decode, empty, fraction, hybrid, layer, one_pool, prefill, ruled, span};
 use crate::support::{Pages, copy_rows, line, register};
 
 const PLAIN: Form = Form::PLAIN;
@@ -50,7 +50,7 @@ impl Drop for Graph<'_> {
 }
 
 /// A rig on whose stream can be captured, and the engine that does it.
-fn start(seed: u64, cache: Cache) -> (Engine, Rig) {
+pub(crate) fn start(seed: u64, cache: Cache) -> (Engine, Rig) {
     let world = CudaWorld::new(seed);
     let engine = Engine::new(&world);
     let mut rig = Rig::in_world(world, cache);
@@ -58,13 +58,13 @@ fn start(seed: u64, cache: Cache) -> (Engine, Rig) {
     (engine, rig)
 }
 
-fn end(engine: Engine, rig: Rig) {
+pub(crate) fn end(engine: Engine, rig: Rig) {
     drop(engine);
     rig.end();
 }
 
 /// Admits what lies in a layout: one launch.
-fn admit(rig: &mut Rig, step: Step, layout: &Layout) {
+pub(crate) fn admit(rig: &mut Rig, step: Step, layout: &Layout) {
     let told = rig.told(step, layout);
     rig.tables.admit(&mut rig.device, rig.stream, &rig.twin, &told).unwrap();
 }
@@ -75,7 +75,7 @@ fn routes(rng: &mut Rng, count: usize, experts: u64) -> Vec<i64> {
 
 /// Writes routes, launches, reads the answer, all in the order of the stream, and waits for it. Returns the answer.
 #[track_caller]
-fn replay(rig: &mut Rig, graph: &Graph<'_>, layout: &Layout, step: Step, ids: &[i64]) -> crate::rig::Answer {
+pub(crate) fn replay(rig: &mut Rig, graph: &Graph<'_>, layout: &Layout, step: Step, ids: &[i64]) -> crate::rig::Answer {
     let image = layout.image(ids);
     rig.write(layout.base, &image);
     graph.launch(rig.stream);
@@ -84,9 +84,9 @@ fn replay(rig: &mut Rig, graph: &Graph<'_>, layout: &Layout, step: Step, ids: &[
 }
 
 /// A hundred tokens are enqueued, each with routes of its own in the same place, before anything is waited for.
-fn many(seed: u64, step: Step, form: Form) {
+fn many(rule: Eviction, seed: u64, step: Step, form: Form) {
     const TOKENS: usize = 100;
-    let (engine, mut rig) = start(seed, one_pool(2, 24, 20));
+    let (engine, mut rig) = start(seed, ruled(rule, one_pool(2, 24, 20)));
     let mut rng = Rng::new(seed);
     let layout = rig.layout(0, 12, form);
     let bytes = layout.end() as usize;
@@ -112,11 +112,11 @@ fn many(seed: u64, step: Step, form: Form) {
         let after = &all[token * bytes..][..bytes];
         let answer = layout.answer(step, &images[token * bytes..][..bytes], after);
         let expected = rig.expected(step, ids, form).unwrap();
-        assert_eq!(answer, expected, "seed {seed}, token {token}: {}", rig.plan);
+        assert_eq!(answer, expected, "{rule} seed {seed}, token {token}: {}", rig.plan);
     }
     assert_eq!(rig.tables.take_faults(), None);
     drop(graph);
-    rig.compare(&format!("seed {seed}"));
+    rig.compare(&format!("{rule} seed {seed}"));
     rig.device.unregister(host.as_ptr()).unwrap();
     end(engine, rig);
 }
@@ -124,18 +124,24 @@ fn many(seed: u64, step: Step, form: Form) {
 #[test]
 fn an_admission_that_was_captured_once_admits_a_hundred_tokens() {
     for seed in 0..3 {
-        many(seed, decode(0), Form { per_row: 4, gap: 3, ..PLAIN });
-        many(10 + seed, decode(0), Form { map: true, in_place: false, ..PLAIN });
+        many(Eviction::Lru, seed, decode(0), Form { per_row: 4, gap: 3, ..PLAIN });
+        many(Eviction::Lru, 10 + seed, decode(0), Form { map: true, in_place: false, ..PLAIN });
         let form = Form { split: true, weight_bytes: 2, map: true, ..PLAIN };
-        many(20 + seed, hybrid(0, FetchRule::Carry(fraction(0.4))), form);
-        many(30 + seed, prefill(0), PLAIN);
+        many(Eviction::Lru, 20 + seed, hybrid(0, FetchRule::Carry(fraction(0.4))), form);
+        many(Eviction::Lru, 30 + seed, prefill(0), PLAIN);
+    }
+    for (seed, rule) in (40..).zip(SCORED) {
+        let split = Form { split: true, weight_bytes: 2, map: true, ..PLAIN };
+        many(rule, seed, decode(0), PLAIN);
+        many(rule, seed, hybrid(0, FetchRule::Carry(fraction(0.4))), split);
     }
 }
 
 #[test]
 fn layers_and_a_reading_stand_in_one_graph() {
-    for seed in 0..6 {
-        let (engine, mut rig) = start(seed, empty(16, &[0, 1, 0], &[10, 6]));
+    for seed in 0..8 {
+        let rule = Eviction::ALL[seed as usize % 4];
+        let (engine, mut rig) = start(seed, ruled(rule, empty(16, &[0, 1, 0], &[10, 6])));
         let mut rng = Rng::new(seed);
         let form = Form { split: true, weight_bytes: 4, ..PLAIN };
         let steps = [decode(0), hybrid(1, FetchRule::MinWait(fraction(0.5))), decode(2)];
@@ -286,7 +292,8 @@ fn rebuild(rig: &mut Rig, slots: u32) {
 #[test]
 fn a_graph_that_is_launched_after_a_rebuild_is_refused_and_touches_nothing() {
     for seed in 0..12 {
-        let (engine, mut rig) = start(seed, one_pool(2, 16, 8));
+        let rule = Eviction::ALL[seed as usize % 4];
+        let (engine, mut rig) = start(seed, ruled(rule, one_pool(2, 16, 8)));
         let layouts = [rig.layout(0, 4, SPLIT), rig.layout(4096, 4, SPLIT)];
         rig.step(decode(1), &[5, 6, 7], PLAIN, "residents");
         let graph = Graph::captured(&engine, &mut rig, |rig| everything(rig, &layouts));
@@ -316,7 +323,8 @@ fn a_graph_that_is_launched_after_a_rebuild_is_refused_and_touches_nothing() {
 #[test]
 fn a_graph_is_refused_while_the_residency_is_with_the_host_and_good_again_after() {
     for seed in 0..12 {
-        let (engine, mut rig) = start(seed, one_pool(2, 16, 8));
+        let rule = Eviction::ALL[seed as usize % 4];
+        let (engine, mut rig) = start(seed, ruled(rule, one_pool(2, 16, 8)));
         let (layout, all) = (rig.layout(0, 4, PLAIN), [rig.layout(4096, 4, SPLIT), rig.layout(8192, 4, SPLIT)]);
         let graph = Graph::captured(&engine, &mut rig, |rig| admit(rig, decode(0), &layout));
         let refuses = Graph::captured(&engine, &mut rig, |rig| everything(rig, &all));

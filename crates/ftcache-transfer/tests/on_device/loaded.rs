@@ -3,7 +3,9 @@
 //! *Unsafe*, relying on two promises: rows are attached as long as their loader lives, and go after it; routes lie in
 //! memory of a second device in the same context, which is waited for before it goes.
 
-use ftcache_policy::{BankId, Constraints, ExpertId, Geometry, LayoutKey, Model, PoolId, Quantisation, SlotId};
+use ftcache_policy::{
+    BankId, Constraints, Eviction, ExpertId, Geometry, LayoutKey, Model, PoolId, Quantisation, SlotId,
+};
 use ftcache_residency::{Cache, Plan, Step};
 use ftcache_testkit::generators::row;
 use ftcache_transfer::{
@@ -73,6 +75,12 @@ impl Loaded {
         let twin = Cache::new(geometry);
         let host = twin.clone();
         Self { world, engine, routes, stream, loader, twin, host, plan: Plan::new(), rows }
+    }
+
+    /// Both sides choose victims by this rule.
+    pub(crate) fn set_eviction(&mut self, rule: Eviction) {
+        self.twin.set_eviction(rule).unwrap();
+        self.host.set_eviction(rule).unwrap();
     }
 
     pub(crate) fn enter(&mut self, options: DeviceModeOptions) {

@@ -29,6 +29,8 @@ mod mirror;
 mod moves;
 mod rig;
 mod rows;
+mod scored;
+mod scored_runs;
 mod staged;
 mod states;
 mod wide;

@@ -1,6 +1,9 @@
 //! Caches as tests want them: of some shape, and in a state that would take long to come to.
 
-use ftcache_policy::{ExpertId, Fetch, FetchOrder, FetchRule, Fraction, LayerId, PoolId};
+use ftcache_policy::{
+    Budget, Constraints, Eviction, ExpertId, Fetch, FetchOrder, FetchRule, Fraction, Geometry, LayerId, LayoutKey,
+    Model, PoolId, Quantisation, Staging,
+};
 use ftcache_residency::{Cache, Misses, Phase, Step};
 
 pub(crate) fn layer(number: u32) -> LayerId {
@@ -16,6 +19,25 @@ pub(crate) fn empty(expert_count: u32, pool_of_layer: &[u32], slot_counts: &[u32
 /// The same with one pool for all layers.
 pub(crate) fn one_pool(layer_count: usize, expert_count: u32, slot_count: u32) -> Cache {
     empty(expert_count, &vec![0; layer_count], &[slot_count])
+}
+
+/// The rules by which victims go by score.
+pub(crate) const SCORED: [Eviction; 3] = [Eviction::Lfu, Eviction::Cyclic, Eviction::Learned];
+
+/// The cache under a rule.
+pub(crate) fn ruled(rule: Eviction, mut cache: Cache) -> Cache {
+    cache.set_eviction(rule).unwrap();
+    cache
+}
+
+/// A cache over one bank, with room for a buffer of its experts.
+pub(crate) fn with_staging(layers: usize, experts: u32, slots: u64) -> Cache {
+    let keys = vec![LayoutKey::tagged("t", [16]); layers];
+    let model = Model::new(experts, 1, Quantisation::PerLayer, keys).unwrap();
+    let geometry = Geometry::new(model, Constraints::new(Budget::Slots(slots))).unwrap();
+    let mut cache = Cache::new(&geometry);
+    cache.set_staging(Staging::borrowed(&geometry).unwrap().without_overlap(), 0).unwrap();
+    cache
 }
 
 /// One expert in a slot. Slots are counted over all pools.

@@ -32,7 +32,7 @@ fn decode(seed: u64, order: Order, hybrids: bool) {
     let at = format!("seed {seed} {order:?}");
     let mut rng = Rng::new(seed);
     let geometry = shapes::geometry(&mut rng);
-    let mut rig = Rig::new(seed, geometry);
+    let mut rig = Rig::ruled(seed, geometry);
     // Not more than every pool has slots for.
     let count = rig.model().top_k() as usize;
     let steps = steps(&rig, &mut rng, hybrids);
@@ -72,7 +72,7 @@ fn gathers_over_a_second_stream_that_forks_and_joins_in_the_capture() {
 fn races(seed: u64, order: Order) -> Vec<String> {
     let mut rng = Rng::new(seed);
     let geometry = shapes::geometry_of(&mut rng, shapes::model(8, 2, &[shapes::LAYOUTS[0]; 3]));
-    let mut rig = Rig::new(seed, geometry);
+    let mut rig = Rig::ruled(seed, geometry);
     rig.enter();
     let steps: Vec<Step> = steps(&rig, &mut rng, false).into_iter().take(2).collect();
     let token = Token::capture(&mut rig, &steps, Shape { order, ..Shape::of(2) });

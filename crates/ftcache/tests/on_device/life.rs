@@ -1,7 +1,7 @@
 //! Whole lives: steps on the device and on the host in turn, and whatever an engine does between.
 
 use ftcache::policy::{Fetch, FetchRule};
-use ftcache::{ExpertId, FetchOrder, Keep, LaterLimits, LayerId, Misses, Phase, SlotId, Step};
+use ftcache::{Eviction, ExpertId, FetchOrder, Keep, LaterLimits, LayerId, Misses, Phase, SlotId, Step};
 use ftcache_testkit::Rng;
 
 use crate::rig::{Form, Rig};
@@ -42,7 +42,7 @@ fn on_host(rig: &mut Rig, rng: &mut Rng, hybrids: bool, at: &str) {
     for number in 0..rng.below(4) {
         let at = format!("{at}, on the host {number}");
         let layer = pick(rng, &layers);
-        match rng.below(9) {
+        match rng.below(10) {
             0 => {
                 let experts = [(layer, expert(rng)), (layer, expert(rng))];
                 assert_eq!(rig.cache.pin(&experts), rig.twin.pin(&experts), "{at}");
@@ -80,6 +80,7 @@ fn on_host(rig: &mut Rig, rng: &mut Rng, hybrids: bool, at: &str) {
                 let accepted = [expert(rng)];
                 assert_eq!(rig.cache.accept(layer, &accepted), rig.twin.accept(layer, &accepted), "{at}");
             }
+            8 if rng.chance(1, 2) => rig.set_eviction(pick(rng, &Eviction::ALL)),
             _ => {
                 let step = shapes::step(rng, &layers, hybrids);
                 rig.host_step(step, &shapes::ids(rng, expert_count, width_most(rig)), &at);
@@ -93,7 +94,7 @@ fn on_host(rig: &mut Rig, rng: &mut Rng, hybrids: bool, at: &str) {
 fn live(seed: u64, hybrids: bool) {
     let mut rng = Rng::new(seed);
     let geometry = shapes::geometry(&mut rng);
-    let mut rig = Rig::new(seed, geometry);
+    let mut rig = Rig::ruled(seed, geometry);
     for round in 0..3 {
         let at = format!("seed {seed} round {round}");
         on_host(&mut rig, &mut rng, hybrids, &at);
@@ -172,7 +173,7 @@ fn rows_on_their_way_behind_steps_land_before_the_residency_goes() {
 fn streams_of_steps_on_the_host_may_go_once_the_residency_is_on_the_device() {
     for seed in 0..10 {
         let mut rng = Rng::new(seed);
-        let mut rig = Rig::new(seed, shapes::geometry(&mut rng));
+        let mut rig = Rig::ruled(seed, shapes::geometry(&mut rng));
         let (layer, kept) = (layers(&rig)[0], rig.stream);
         rig.stream = rig.engine.stream();
         rig.host_step(layer, &[0, 1], "over a stream that goes");
@@ -192,7 +193,7 @@ fn streams_of_steps_on_the_host_may_go_once_the_residency_is_on_the_device() {
 fn steps_on_the_host_are_ordered_behind_those_on_the_device() {
     for seed in 0..10 {
         let mut rng = Rng::new(seed);
-        let mut rig = Rig::new(seed, shapes::geometry(&mut rng));
+        let mut rig = Rig::ruled(seed, shapes::geometry(&mut rng));
         let layer = layers(&rig)[0];
         let (on_device, on_host) = (rig.stream, rig.engine.stream());
         for round in 0..3 {

@@ -129,7 +129,7 @@ fn chunk(rig: &mut Rig, rng: &mut Rng, staging: &Staging, at: &str) {
 fn live(seed: u64) {
     let mut rng = Rng::new(seed);
     let geometry = shapes::geometry(&mut rng);
-    let mut rig = Rig::new(seed, geometry);
+    let mut rig = Rig::ruled(seed, geometry);
     let staging = staging(&mut rng, &rig);
     let small_row_bytes = pick(&mut rng, &[0, 3, 18, 40, 1 << 20]);
     set_staging(&mut rig, &staging, small_row_bytes);

@@ -110,7 +110,7 @@ fn rig(rng: &mut Rng, seed: u64) -> Rig {
         if !geometry.constraints().slotless_layers.is_empty() || Staging::borrowed(&geometry).is_err() {
             continue;
         }
-        let mut rig = Rig::new(seed, geometry);
+        let mut rig = Rig::ruled(seed, geometry);
         let borrowed = Staging::borrowed(rig.twin.geometry()).unwrap();
         let staging = match rng.below(4) {
             0 => borrowed.without_overlap(),

@@ -189,6 +189,7 @@ fn in_device_mode_nothing_is_decided_on_the_host() {
         ("forget_layer", Box::new(|cache| cache.forget_layer(layer(0)).map(|_| ()))),
         ("reset", Box::new(|cache| cache.reset())),
         ("reset_stats", Box::new(|cache| cache.reset_stats())),
+        ("set_eviction", Box::new(|cache| cache.set_eviction(ftcache::Eviction::Lfu))),
         ("pin", Box::new(|cache| cache.pin(&[expert]))),
         ("unpin", Box::new(|cache| cache.unpin(&[expert]))),
         ("begin_chunk", Box::new(|cache| cache.begin_chunk(one))),

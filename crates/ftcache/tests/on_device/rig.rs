@@ -8,8 +8,8 @@ use std::sync::Arc;
 use ftcache::transfer::HostAccess;
 use ftcache::{
     BankId, Cache, CudaDevice, Device, DeviceAnswers, DeviceIds, DeviceModeOptions, DeviceRows, DeviceStep,
-    EnsureError, Error, ExpertId, Fault, FaultReport, Geometry, HostDevice, HostRows, IdWidth, LayerId, Model, Phase,
-    Pool, PoolId, SlotId, Step, Stream, Streams,
+    EnsureError, Error, Eviction, ExpertId, Fault, FaultReport, Geometry, HostDevice, HostRows, IdWidth, LayerId,
+    Model, Phase, Pool, PoolId, SlotId, Step, Stream, Streams,
 };
 use ftcache_cuda_emu::client::{Config, EmulatedDevice};
 pub(crate) use ftcache_testkit::generators::row;
@@ -173,6 +173,18 @@ pub(crate) fn world(seed: u64) -> Arc<CudaWorld> {
 impl Rig {
     pub(crate) fn new(seed: u64, geometry: Geometry) -> Self {
         Self::on(world(seed), geometry, seed % 4)
+    }
+
+    /// The same under the rule for victims that is a seed's.
+    pub(crate) fn ruled(seed: u64, geometry: Geometry) -> Self {
+        let mut rig = Self::new(seed, geometry);
+        rig.set_eviction(Eviction::ALL[seed as usize % 4]);
+        rig
+    }
+
+    pub(crate) fn set_eviction(&mut self, rule: Eviction) {
+        self.cache.set_eviction(rule).unwrap();
+        self.twin.set_eviction(rule).unwrap();
     }
 
     /// On a device of a world's, with so many bytes between rows on the host.

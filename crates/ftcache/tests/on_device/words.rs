@@ -26,7 +26,7 @@ impl Late {
 
     fn with_options(seed: u64, options: DeviceModeOptions) -> Self {
         let geometry = ftcache::Geometry::new(shapes::model(6, 2, &[LAYOUTS[0]; 2]), shapes::slots(5)).unwrap();
-        let mut rig = Rig::new(seed, geometry);
+        let mut rig = Rig::ruled(seed, geometry);
         let image = Rows::new(rig.model(), 1);
         let (rows, word) = (rig.engine.pinned(image.bytes().len()), rig.engine.pinned(4));
         image.attach_at(&mut rig.cache, rows);
