@@ -251,18 +251,18 @@ fn numbers_that_contradict_each_other_are_refused() {
     the weights sum to 1572865; at most 1572864 there can be
     component 0 has weight 1048575; weights here are 1048576 to 1048576
     component 1 has weight 1; weights here are 0 to 0
-    layer 1 component 2: the total is 46079; its counts sum to 46080
-    layer 1 component 5: the total is 41040; its counts sum to 41041
-    layer 1 component 0: the total is 1152921504606846976; its counts sum to 196608
-    layer 1 component 1: the total is 1; its counts sum to 0
-    layer 1 component 3: the total is 0; its counts sum to 5
-    layer 0 component 6: the total is 3; its counts sum to 0
-    layer 1 component 6: the total is 3; its counts sum to 2
+    layer 1 component 2: the total is 46079; its counts sum to 46080; at most 1152921504606846975 it can be
+    layer 1 component 5: the total is 41040; its counts sum to 41041; at most 1152921504606846975 it can be
+    layer 1 component 0: the total is 1152921504606846976; its counts sum to 196608; at most 1152921504606846975 it can be
+    layer 1 component 1: the total is 1; its counts sum to 0; at most 0 it can be
+    layer 1 component 3: the total is 0; its counts sum to 5; at most 0 it can be
+    layer 0 component 6: the total is 3; its counts sum to 0; at most 0 it can be
+    layer 1 component 6: the total is 3; its counts sum to 2; at most 2 it can be
     layer 0 component 0: the gain is 9; the total is 0
     layer 0 component 6: the gain is 1; the total is 0
     layer 1 component 1: the gain is 18446744073709551615; the total is 0
     layer 1 component 6: the gain is 1; the total is 0
-    layer 1: totals times gains come to 2305843009213693952 or more
+    layer 1: totals times gains come to 3458764513820436480; at most 2305843009213693951 there can be
     latest[5] is 4; at most 3 there can be
     latest_widths[0] is 17; at most 16 there can be
     ring_experts[1023] is 65535; at most 3 there can be
@@ -298,7 +298,9 @@ fn numbers_at_their_bounds_are_taken() {
         // Alone, so that nothing else is a part of its chances.
         numbers.gains[7..].fill(0);
         numbers.gains[7] = (1_u64 << 61).div_ceil(numbers.totals[7]);
-        assert_eq!(scores.set_numbers(&numbers), Err(ScoresError::Chances { layer: LayerId::new(1) }), "{rule}");
+        let given = u128::from(numbers.totals[7]) * u128::from(numbers.gains[7]);
+        let error = ScoresError::Chances { layer: LayerId::new(1), given, most: (1 << 61) - 1 };
+        assert_eq!(scores.set_numbers(&numbers), Err(error), "{rule}");
         numbers.gains[7] -= 1;
         assert_eq!(scores.set_numbers(&numbers), Ok(()), "{rule}");
     }

@@ -8,10 +8,10 @@ use super::{COMPONENTS, HALVES, LEAST_WEIGHT, Scores, Share, WEIGHTS};
 use crate::{Eviction, ExpertId, LayerId};
 
 /// No count of uses comes near it.
-const TOTAL_LIMIT: u64 = 1 << 60;
+const TOTAL_MOST: u64 = (1 << 60) - 1;
 /// All chances of a layer together are half of it.
-const CHANCE_LIMIT: u128 = 1 << 61;
-/// Rounding lifts the weights a little above their sum. With twice of it chances would reach [`CHANCE_LIMIT`].
+const CHANCES_MOST: u128 = (1 << 61) - 1;
+/// Rounding lifts the weights a little above their sum. With twice of it chances would reach [`CHANCES_MOST`].
 const WEIGHTS_MOST: u32 = WEIGHTS + WEIGHTS / 2;
 
 /// All numbers of [`Scores`]. Experts are flat: `layer * expert_count + expert`.
@@ -106,8 +106,10 @@ pub enum ScoresError {
         component: usize,
         /// The total.
         given: u64,
-        /// The sum of the counts.
+        /// The sum of the counts, which it is at the least.
         sum: u64,
+        /// What it is at the most.
+        most: u64,
     },
     /// A gain of nothing.
     Gain {
@@ -122,6 +124,10 @@ pub enum ScoresError {
     Chances {
         /// The layer.
         layer: LayerId,
+        /// The sum of totals times gains.
+        given: u128,
+        /// What it is at the most.
+        most: u128,
     },
     /// A number that is above what there can be.
     Above {
@@ -169,14 +175,17 @@ impl fmt::Display for ScoresError {
                 write!(f, "component {component} has weight {given}; weights here are {least} to {most}")
             }
             Self::Weights { sum, most } => write!(f, "the weights sum to {sum}; at most {most} there can be"),
-            Self::Total { layer, component, given, sum } => {
-                write!(f, "layer {layer} component {component}: the total is {given}; its counts sum to {sum}")
+            Self::Total { layer, component, given, sum, most } => {
+                write!(
+                    f,
+                    "layer {layer} component {component}: the total is {given}; its counts sum to {sum}; at most {most} it can be"
+                )
             }
             Self::Gain { layer, component, given } => {
                 write!(f, "layer {layer} component {component}: the gain is {given}; the total is 0")
             }
-            Self::Chances { layer } => {
-                write!(f, "layer {layer}: totals times gains come to {CHANCE_LIMIT} or more")
+            Self::Chances { layer, given, most } => {
+                write!(f, "layer {layer}: totals times gains come to {given}; at most {most} there can be")
             }
             Self::Above { array, index, given, most } => {
                 write!(f, "{array}[{index}] is {given}; at most {most} there can be")
@@ -315,9 +324,9 @@ impl Scores {
         for (half, &given) in totals[..HALVES].iter().enumerate() {
             let sum = counts.iter().map(|counts| u64::from(counts[half])).sum();
             // What is not counted here would be a part of chances here, and no part where kernels work them out.
-            let limit = if half < self.rule.log_halves().len() { TOTAL_LIMIT } else { 1 };
-            if given < sum || given >= limit {
-                return Err(ScoresError::Total { layer, component: half, given, sum });
+            let most = if half < self.rule.log_halves().len() { TOTAL_MOST } else { 0 };
+            if given < sum || given > most {
+                return Err(ScoresError::Total { layer, component: half, given, sum, most });
             }
         }
         let mut followed = Vec::new();
@@ -332,14 +341,15 @@ impl Scores {
         }
         let (given, sum) = (totals[HALVES], followed.iter().map(|&count| u64::from(count)).sum());
         if given != sum {
-            return Err(ScoresError::Total { layer, component: HALVES, given, sum });
+            return Err(ScoresError::Total { layer, component: HALVES, given, sum, most: sum });
         }
         let of_nothing = totals.iter().zip(gains).position(|(&total, &gain)| total == 0 && gain > 0);
         if let Some(component) = of_nothing {
             return Err(ScoresError::Gain { layer, component, given: gains[component] });
         }
         let parts = totals.iter().zip(gains).map(|(&total, &gain)| u128::from(total) * u128::from(gain));
-        if parts.sum::<u128>() < CHANCE_LIMIT { Ok(()) } else { Err(ScoresError::Chances { layer }) }
+        let (given, most) = (parts.sum::<u128>(), CHANCES_MOST);
+        if given <= most { Ok(()) } else { Err(ScoresError::Chances { layer, given, most }) }
     }
 
     /// Calls `each(place, number)` for every number that victims depend on, that of the rule among them, in any order:
