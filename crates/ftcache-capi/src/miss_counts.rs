@@ -4,7 +4,7 @@ use std::ffi::c_char;
 use std::fs::File;
 use std::io::BufReader;
 
-use ftcache_trace::{Events, LayerCurves, Shape, Trace, TraceError};
+use ftcache_trace::{Events, LayerCurves, Trace, TraceError};
 
 use crate::boundary::{array_mut, guard, required, text, write_text};
 use crate::failure::Failure;
@@ -63,12 +63,8 @@ pub unsafe extern "C" fn ftcache_model_miss_counts(
             };
             Failure::new(status, format!("{path}: {error}"))
         })?;
-        let Shape { layers: traced, experts: of, .. } = trace.header().shape();
-        if (traced as usize, of as usize) != (layers, experts) {
-            let message =
-                format!("{path}: the trace has {traced} layers of {of} experts; the model has {layers} of {experts}");
-            return Err(Failure::argument(message));
-        }
+        let other = |error| Failure::argument(format!("{path}: {error}"));
+        trace.header().shape().check_model(layers, experts as u32).map_err(other)?;
         let curves = LayerCurves::lru(&Events::of(&trace));
         // First, since a buffer may be refused, and the numbers no more.
         // SAFETY: as many writable bytes as the capacity says, and a number, by the caller's word.

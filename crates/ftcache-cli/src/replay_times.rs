@@ -206,14 +206,8 @@ fn model(arguments: &Arguments, header: &Header) -> Result<Model, Failure> {
     let keys = match (&arguments.model, &arguments.expert_bytes) {
         (Some(path), _) => {
             let model = MoeModel::open(path)?.geometry()?;
-            let (model_layers, model_experts) = (model.layer_count(), model.expert_count());
-            if (layers, experts) != (model_layers, model_experts) {
-                return Err(format!(
-                    "{}: the model has {model_layers} layers of {model_experts} experts; the trace has {layers} of {experts}",
-                    path.display()
-                )
-                .into());
-            }
+            let checked = header.shape().check_model(model.layer_count(), model.expert_count());
+            checked.map_err(|error| format!("{}: {error}", path.display()))?;
             model.layers().to_vec()
         }
         (None, Some(Expert { tag, bytes })) => {

@@ -31,14 +31,8 @@ impl TraceCurves {
 
     /// The curves of the layers that a rank runs.
     pub(crate) fn of_rank(&self, whole: &Model, view: &RankView) -> Result<Curves, Failure> {
-        let Shape { layers, experts, .. } = self.shape;
-        let (model_layers, model_experts) = (whole.layer_count(), whole.expert_count());
-        if layers as usize != model_layers || experts != model_experts {
-            return Err(format!(
-                "the trace has {layers} layers of {experts} experts; the model has {model_layers} of {model_experts}"
-            )
-            .into());
-        }
+        self.shape.check_model(whole.layer_count(), whole.expert_count())?;
+        let experts = self.shape.experts;
         // A curve counts what the other experts of its layer push out too.
         let owned = view.experts();
         if owned.len() != experts as usize {

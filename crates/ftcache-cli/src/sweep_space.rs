@@ -278,14 +278,8 @@ impl ModelBytes {
 
 /// Whether a trace can be of a model.
 fn check_shape(header: &Header, model: &Model) -> Result<(), Failure> {
-    let (layers, experts, top_k) = (header.layers, header.experts, header.top_k);
-    let (model_layers, model_experts) = (model.layer_count(), model.expert_count());
-    if layers as usize != model_layers || experts != model_experts {
-        return Err(format!(
-            "the trace has {layers} layers of {experts} experts; the model has {model_layers} of {model_experts}"
-        )
-        .into());
-    }
+    header.shape().check_model(model.layer_count(), model.expert_count())?;
+    let top_k = header.top_k;
     if top_k > model.top_k() {
         return Err(format!("the trace has {top_k} routes a token and layer; the model has {}", model.top_k()).into());
     }

@@ -44,7 +44,34 @@ pub struct Shape {
     pub experts: u32,
 }
 
+/// A trace of other layers or experts than a model's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the trace has {traced_layers} layers of {traced_experts} experts; the model has {layers} of {experts}")]
+pub struct OtherShape {
+    /// Layers of the trace.
+    pub traced_layers: u32,
+    /// Experts of each.
+    pub traced_experts: u32,
+    /// Layers of the model.
+    pub layers: usize,
+    /// Experts of each.
+    pub experts: u32,
+}
+
 impl Shape {
+    /// Whether a trace can be of a model of so many layers and experts.
+    ///
+    /// # Errors
+    ///
+    /// Others.
+    pub fn check_model(&self, layers: usize, experts: u32) -> Result<(), OtherShape> {
+        let Self { layers: traced_layers, experts: traced_experts, .. } = *self;
+        if (traced_layers as usize, traced_experts) == (layers, experts) {
+            return Ok(());
+        }
+        Err(OtherShape { traced_layers, traced_experts, layers, experts })
+    }
+
     /// Ids of one token: layers times `top_k`.
     ///
     /// Fits, once [`Header::check`] has bounded it by [`MAX_TOKEN_BYTES`].

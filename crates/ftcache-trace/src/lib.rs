@@ -69,7 +69,7 @@ pub use bytes::{ByteCounts, ByteHits, BytePolicy, ByteReplay, ByteScope};
 pub use curve::{LayerCurves, MissCurve};
 pub use error::{Place, TraceError};
 pub use events::{Event, Events};
-pub use format::{ABSENT, Form, Header, MAX_HEADER_BYTES, MAX_TOKEN_BYTES, Phase, Segment, Shape};
+pub use format::{ABSENT, Form, Header, MAX_HEADER_BYTES, MAX_TOKEN_BYTES, OtherShape, Phase, Segment, Shape};
 pub use import::{ImportError, JsonlOptions, Wrong, read_jsonl, read_route_csv};
 pub use optimum::Optimum;
 pub use reader::TraceReader;

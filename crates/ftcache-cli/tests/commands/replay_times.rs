@@ -187,7 +187,7 @@ fn a_models_layers_have_their_own_bytes_and_rates() {
 
     let short = self::trace(folder, 46, 256, 10, (0..46 * 10).map(|id| id % 10).collect());
     let refusal = refused(&["replay", &short, "--slots", "470", "--rates", &rates, "--model", path]);
-    insta::assert_snapshot!(refusal, @"ftcache: PATH: the model has 47 layers of 256 experts; the trace has 46 of 256");
+    insta::assert_snapshot!(refusal, @"ftcache: PATH: the trace has 46 layers of 256 experts; the model has 47 of 256");
     std::fs::remove_dir_all(folder).unwrap();
 }
 
