@@ -379,10 +379,10 @@ impl Cache {
         self.forget_answers();
     }
 
-    /// A layer has got residents that may be victims, other than by a step.
-    pub(crate) fn unrank(&mut self, layer: LayerId) {
+    /// An expert in a slot may be a victim from now on, other than by a step.
+    pub(crate) fn add_candidate(&mut self, layer: LayerId, expert: ExpertId, slot: SlotId) {
         if let Some(ranking) = &mut self.ranking {
-            ranking.unrank(layer);
+            ranking.add(layer, expert, slot);
         }
     }
 
