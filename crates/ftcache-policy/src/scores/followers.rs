@@ -132,7 +132,7 @@ impl Followers {
         latest.width = used.len() as u8;
         let mut total = 0;
         // Few rings are at hand. A number out of each line of memory has them all fetched at once, where counting would
-        // wait for one after the other: with 48 layers of 512 experts, 0.4 us less a step.
+        // wait for one after the other: with 48 layers of 512 experts, 0.2 us less a step.
         let touched = used.iter().fold(0, |touched, &expert| {
             rings[expert as usize].steps.iter().step_by(2).fold(touched, |touched, step| touched | step[0])
         });
