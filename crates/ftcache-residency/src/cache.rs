@@ -126,7 +126,7 @@ impl Cache {
     /// A layer alone stands for a decode step whose misses are all fetched; a [`Step`] says more. Any number of routes
     /// is one admission. Duplicate routes share one slot and one copy; a route that is [`ExpertId::ABSENT`] takes none.
     /// A slot that this step uses is never its victim, so a plan never overwrites what the same step reads. The cost is
-    /// that of the routes, whatever the number of slots (under rules other than LRU, and of the experts of the layers
+    /// that of the routes, whatever the number of slots (under rules other than LRU, and of the residents of the layers
     /// that victims are looked for in), and a step allocates nothing once there was one as wide.
     ///
     /// The plan is open until its ticket is committed or aborted.
@@ -379,10 +379,10 @@ impl Cache {
         self.forget_answers();
     }
 
-    /// A layer has got residents that may be victims, other than by a step.
-    pub(crate) fn unrank(&mut self, layer: LayerId) {
+    /// An expert in a slot may be a victim from now on, other than by a step.
+    pub(crate) fn add_candidate(&mut self, layer: LayerId, expert: ExpertId, slot: SlotId) {
         if let Some(ranking) = &mut self.ranking {
-            ranking.unrank(layer);
+            ranking.add(layer, expert, slot);
         }
     }
 

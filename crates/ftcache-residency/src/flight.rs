@@ -348,7 +348,7 @@ impl Cache {
             if !self.pins.is_marked(expert) && !self.hints.holds(pool, slot) {
                 recency.unpin(slot);
             }
-            self.unrank(layer);
+            self.add_candidate(layer, row, slot);
             self.flights.stats.landed += u64::from(!flown.is_hinted);
             landed += 1;
         }

@@ -308,7 +308,8 @@ impl Cache {
     pub(crate) fn unpin_slot(&mut self, pool: PoolId, slot: SlotId, expert: FlatExpertId) {
         if !self.pins.is_marked(expert) {
             self.pools[pool.index()].recency.unpin(slot);
-            self.unrank(self.map.layer_and_expert(expert).0);
+            let (layer, row) = self.map.layer_and_expert(expert);
+            self.add_candidate(layer, row, slot);
         }
     }
 

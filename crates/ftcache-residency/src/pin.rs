@@ -144,7 +144,7 @@ impl Cache {
                 let is_held = |slot: &SlotId| self.is_slot_in_flight(pool, *slot) || self.hints.holds(pool, *slot);
                 if let Some(slot) = self.slot_of(layer, expert).filter(|slot| !is_held(slot)) {
                     self.pools[pool.index()].recency.unpin(slot);
-                    self.unrank(layer);
+                    self.add_candidate(layer, expert, slot);
                 }
             }
         }

@@ -221,6 +221,7 @@ impl Pool {
             let free_count = ranking.take_victims(rows.len(), slots, map);
             let mut placer = Placer::new(rows, map.placing(layer, self.first), plan);
             ranking.taken().iter().for_each(|&(slot, stamp)| placer.put(slot, stamp));
+            ranking.add_taken(layer, rows);
             return (free_count, placer);
         }
         let mut placer = Placer::new(rows, map.placing(layer, self.first), plan);

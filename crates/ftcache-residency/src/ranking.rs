@@ -1,14 +1,19 @@
 //! Victims by score: the same under every rule but LRU.
 //!
-//! Between two steps of a layer its experts' chances stand still. So each layer has them worked out once, when a victim
-//! is wanted after its step, and its worst resident at hand; a victim is the worst of these by what the layer's
-//! distance makes of it. That is a look at every layer of the pool, and one at every expert of the layer that gives the
-//! victim up: the number of slots plays no part, and steps without misses rank nothing.
+//! Between two steps of a layer its experts' chances stand still. So each layer has its worst resident worked out once,
+//! when a victim is wanted after its step, and again when it has lost that; a victim is the worst of these by what the
+//! layer's distance makes of it. That is a look at every layer of the pool, and one at every resident of the layer that
+//! gave the last victim up: the number of slots plays no part, and steps without misses rank nothing.
+//!
+//! No key is kept but those of the worst: what a layer's other residents come to is sooner worked out again than
+//! fetched from memory.
 
 use ftcache_policy::{BitSet, Eviction, ExpertId, LayerId, PoolId, Recency, ScoreNumbers, Scores, SlotId};
 
 use crate::map::{Expert, Map};
 use crate::pool::Pool;
+
+const WORD_BITS: usize = 64;
 
 /// The key of an expert that is no candidate.
 const NO_KEY: u64 = u64::MAX;
@@ -16,22 +21,48 @@ const NO_KEY: u64 = u64::MAX;
 /// The resident of a layer that goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Worst {
+    /// Its chance, then its slot.
     key: u64,
     expert: u32,
 }
 
-/// Of a layer whose keys are not true. Experts are fewer, so that no layer has this as its worst.
-const UNRANKED: Worst = Worst { key: NO_KEY, expert: u32::MAX };
+impl Worst {
+    /// Of a layer that is not ranked.
+    const UNKNOWN: Self = Self { key: NO_KEY, expert: u32::MAX };
+
+    /// Of a layer without candidates.
+    const NOBODY: Self = Self { key: NO_KEY, expert: u32::MAX - 1 };
+
+    #[inline]
+    fn chance(self) -> u32 {
+        (self.key >> 32) as u32
+    }
+
+    #[inline]
+    fn slot(self) -> SlotId {
+        SlotId::new(self.key as u32)
+    }
+
+    #[inline]
+    fn lower(&mut self, key: u64, expert: ExpertId) {
+        if key < self.key {
+            *self = Self { key, expert: expert.get() };
+        }
+    }
+}
 
 /// Who goes, by score.
 #[derive(Debug, Clone)]
 pub(crate) struct Ranking {
     scores: Scores,
-    expert_count: usize,
     layers_of: Vec<Vec<LayerId>>,
-    /// `keys[flat expert]`: of a candidate its chance, then its slot. Of a layer that is not ranked they say nothing.
-    keys: Vec<u64>,
-    /// `worst[layer]`, which may have gone since.
+    /// `residents[layer * word_count + expert / 64]`: a bit for every candidate, and for some that are none any more.
+    residents: Vec<u64>,
+    /// Of a layer.
+    word_count: usize,
+    /// Experts of a layer.
+    expert_count: usize,
+    /// `worst[layer]`: no candidate has a lower key. It may itself be none any more.
     worst: Vec<Worst>,
     /// Scratch: layers that have lost a candidate for now.
     struck: BitSet,
@@ -66,28 +97,33 @@ impl Ranking {
                 layers_of[pool.index()].push(LayerId::from_index(layer));
             }
         }
-        Self {
+        let expert_count = expert_count as usize;
+        let word_count = expert_count.div_ceil(WORD_BITS);
+        let mut ranking = Self {
             scores,
-            expert_count: expert_count as usize,
             layers_of,
-            keys: vec![NO_KEY; layer_count * expert_count as usize],
-            worst: vec![UNRANKED; layer_count],
+            residents: vec![0; layer_count * word_count],
+            word_count,
+            expert_count,
+            worst: vec![Worst::UNKNOWN; layer_count],
             struck: BitSet::new(layer_count),
             // No call takes more than a layer has experts.
-            taken: vec![(SlotId::ABSENT, 0); expert_count as usize],
+            taken: vec![(SlotId::ABSENT, 0); expert_count],
             taken_count: 0,
-        }
+        };
+        ranking.unrank_all();
+        ranking
     }
 
     pub(crate) fn scores(&self) -> &Scores {
         &self.scores
     }
 
-    /// Goes on from other scores.
+    /// Goes on from other scores and with other residents.
     ///
     /// # Panics
     ///
-    /// If they are not checked.
+    /// If the scores are not checked.
     pub(crate) fn set_scores(&mut self, numbers: &ScoreNumbers) {
         self.scores.set_numbers(numbers).expect("the numbers are checked");
         self.unrank_all();
@@ -105,19 +141,42 @@ impl Ranking {
     /// Counts what a step uses.
     pub(crate) fn count(&mut self, layer: LayerId, routes: &[ExpertId], continues: bool) {
         self.scores.count(layer, routes, continues);
-        self.unrank(layer);
+        self.worst[layer.index()] = Worst::UNKNOWN;
     }
 
-    /// A layer has got residents that may be victims, or its chances have changed. That it has lost some need not be
-    /// said.
+    /// Where an expert's bit is: in which word, and there.
     #[inline]
-    pub(crate) fn unrank(&mut self, layer: LayerId) {
-        self.worst[layer.index()] = UNRANKED;
+    fn bit(&self, layer: LayerId, expert: ExpertId) -> (usize, u64) {
+        let index = expert.index();
+        (layer.index() * self.word_count + index / WORD_BITS, 1 << (index % WORD_BITS))
     }
 
-    /// All layers have got others.
+    /// An expert has got a slot, or may lose it again. That one has lost its slot, or may not, need not be said.
+    #[inline]
+    pub(crate) fn add(&mut self, layer: LayerId, expert: ExpertId, slot: SlotId) {
+        let (word, bit) = self.bit(layer, expert);
+        self.residents[word] |= bit;
+        let worst = &mut self.worst[layer.index()];
+        if *worst != Worst::UNKNOWN {
+            worst.lower(key_of(self.scores.chances(layer).of(expert), slot), expert);
+        }
+    }
+
+    /// These experts have got the slots that were taken last.
+    pub(crate) fn add_taken(&mut self, layer: LayerId, rows: &[u32]) {
+        for (index, &row) in rows.iter().enumerate() {
+            self.add(layer, ExpertId::new(row), self.taken[index].0);
+        }
+    }
+
+    /// Any expert may have got a slot.
     pub(crate) fn unrank_all(&mut self) {
-        self.worst.fill(UNRANKED);
+        self.worst.fill(Worst::UNKNOWN);
+        for layer in self.residents.chunks_mut(self.word_count) {
+            for (word, first) in layer.iter_mut().zip((0..).step_by(WORD_BITS)) {
+                *word = u64::MAX >> WORD_BITS.saturating_sub(self.expert_count - first);
+            }
+        }
     }
 
     /// Takes `count` victims, in their order, and stamps them. Returns how many were free; the slots are
@@ -131,23 +190,12 @@ impl Ranking {
         let (free_count, idle_count) = slots.recency.take_idle(count, slots.number, slots.spared, |slot, stamp| {
             *places.next().expect("a layer has as many experts") = (slot, stamp);
         });
-        if idle_count < count {
-            // What the step uses is no candidate now, and is one later.
-            self.unrank(slots.layer);
-            for index in 0..self.layers_of[slots.pool.index()].len() {
-                let layer = self.layers_of[slots.pool.index()][index];
-                if self.worst[layer.index()] == UNRANKED {
-                    self.rank(layer, &slots, map.layer(layer));
-                }
-            }
-            for index in idle_count..count {
-                let slot = self.take_worst(&slots, map);
-                self.taken[index] = (slot, slots.recency.take(slot, slots.number));
-            }
+        for index in idle_count..count {
+            let slot = self.take_worst(&slots, map);
+            self.taken[index] = (slot, slots.recency.take(slot, slots.number));
         }
-        self.unrank(slots.layer);
         let worst = &mut self.worst;
-        self.struck.take_lowest(usize::MAX, |layer| worst[layer] = UNRANKED);
+        self.struck.take_lowest(usize::MAX, |layer| worst[layer] = Worst::UNKNOWN);
         self.taken_count = count;
         free_count
     }
@@ -161,89 +209,98 @@ impl Ranking {
     /// better one.
     fn take_worst(&mut self, slots: &Slots<'_>, map: &Map) -> SlotId {
         loop {
-            let mut lowest = (u64::MAX, u32::MAX);
+            let mut lowest = (u64::MAX, SlotId::ABSENT);
             let mut lowest_layer = None;
-            for &layer in &self.layers_of[slots.pool.index()] {
+            for index in 0..self.layers_of[slots.pool.index()].len() {
+                let layer = self.layers_of[slots.pool.index()][index];
+                if self.worst[layer.index()] == Worst::UNKNOWN {
+                    self.rank(layer, slots, map.layer(layer));
+                }
                 let worst = self.worst[layer.index()];
-                if worst.key != NO_KEY {
-                    let key = (self.scores.score((worst.key >> 32) as u32, layer, slots.layer), worst.key as u32);
+                if worst != Worst::NOBODY {
+                    let key = (self.scores.score(worst.chance(), layer, slots.layer), worst.slot());
                     if key < lowest {
                         (lowest, lowest_layer) = (key, Some(layer));
                     }
                 }
             }
             let layer = lowest_layer.expect("no more victims are taken than there are candidates");
-            let expert = self.worst[layer.index()].expert;
-            self.keys[layer.index() * self.expert_count + expert as usize] = NO_KEY;
-            self.worst[layer.index()] = self.find_worst(layer);
-            let slot = SlotId::new(lowest.1);
-            if map.layer(layer)[expert as usize].place.holds(slot) && !slots.recency.is_pinned(slot) {
-                if !slots.uses(slot) {
-                    return slot;
-                }
-                // Spared now and no more later; or it was idle, is taken, and gets its new owner when all are.
-                self.struck.insert(layer.index());
+            let worst = std::mem::replace(&mut self.worst[layer.index()], Worst::UNKNOWN);
+            let (expert, slot) = (ExpertId::new(worst.expert), worst.slot());
+            let is_there = map.layer(layer)[expert.index()].place.holds(slot);
+            if is_there && !slots.recency.is_pinned(slot) && !slots.uses(slot) {
+                let (word, bit) = self.bit(layer, expert);
+                self.residents[word] &= !bit;
+                return slot;
             }
         }
     }
 
-    /// Works out the keys of a layer's candidates.
+    /// Finds a layer's worst.
     fn rank(&mut self, layer: LayerId, slots: &Slots<'_>, experts: &[Expert]) {
-        let keys = &mut self.keys[layer.index() * self.expert_count..][..self.expert_count];
         let chances = self.scores.chances(layer);
-        // What a step uses beside slots that were idle is of its own layer; others are struck when their turn comes.
-        let may_be_used = layer == slots.layer;
-        let any_pinned = slots.recency.pinned_count() > 0;
-        for ((expert, known), key) in (0..).zip(experts).zip(&mut *keys) {
-            // Of those in no slot too: whether an expert is in one is a coin toss to the processor.
-            let of_slot = key_of(chances.of(ExpertId::new(expert)), known.place.slot());
-            *key = if known.place.is_slot() { of_slot } else { NO_KEY };
-        }
-        if may_be_used || any_pinned {
-            for (known, key) in experts.iter().zip(keys).filter(|(known, _)| known.place.is_slot()) {
-                let slot = known.place.slot();
-                if may_be_used && slots.uses(slot) || slots.recency.is_pinned(slot) {
-                    *key = NO_KEY;
+        let (mut worst, mut spared) = (Worst::NOBODY, NO_KEY);
+        let words = &mut self.residents[layer.index() * self.word_count..][..self.word_count];
+        for (word, first) in words.iter_mut().zip((0..).step_by(WORD_BITS)) {
+            let mut left = *word;
+            while left != 0 {
+                let bit = left & left.wrapping_neg();
+                let expert = ExpertId::new(first + left.trailing_zeros());
+                left ^= bit;
+                // Most are told by this alone, and no other memory is read for them.
+                if chances.at_least(expert) > worst.chance() {
+                    continue;
+                }
+                let place = experts[expert.index()].place;
+                if !place.is_slot() {
+                    *word ^= bit;
+                    continue;
+                }
+                let slot = place.slot();
+                let key = key_of(chances.of(expert), slot);
+                if key < worst.key && !slots.recency.is_pinned(slot) {
+                    if slots.uses(slot) {
+                        spared = spared.min(key);
+                    } else {
+                        worst = Worst { key, expert: expert.get() };
+                    }
                 }
             }
         }
-        self.worst[layer.index()] = self.find_worst(layer);
+        if spared < worst.key {
+            // It is one later.
+            self.struck.insert(layer.index());
+        }
+        self.worst[layer.index()] = worst;
     }
 
-    fn find_worst(&self, layer: LayerId) -> Worst {
-        let keys = &self.keys[layer.index() * self.expert_count..][..self.expert_count];
-        // The lowest first, and then where it is: a loop over keys alone is a fast one.
-        let key = keys.iter().fold(NO_KEY, |lowest, &key| lowest.min(key));
-        let expert = if key == NO_KEY { 0 } else { keys.iter().position(|&it| it == key).expect("it is there") };
-        Worst { key, expert: expert as u32 }
-    }
-
-    /// Recomputes the keys of every layer that is ranked; for tests.
+    /// Looks at every resident; for tests.
     ///
     /// # Errors
     ///
-    /// A candidate without its key, or a layer whose worst is another.
+    /// A candidate without its bit, one that goes before its layer's worst, or a worst with another key than its own.
     pub(crate) fn check(&self, map: &Map, pools: &[Pool]) -> Result<(), String> {
         for (pool, layers) in pools.iter().zip(&self.layers_of) {
             for &layer in layers {
                 let worst = self.worst[layer.index()];
-                if worst == UNRANKED {
-                    continue;
-                }
-                if worst != self.find_worst(layer) {
-                    return Err(format!("layer {layer} has another worst than {worst:?}"));
-                }
-                let keys = &self.keys[layer.index() * self.expert_count..][..self.expert_count];
                 let chances = self.scores.chances(layer);
-                for ((expert, known), &key) in (0..).zip(map.layer(layer)).zip(keys) {
-                    if !known.place.is_slot() || pool.recency.is_pinned(known.place.slot()) {
+                for (expert, known) in (0..).map(ExpertId::new).zip(map.layer(layer)) {
+                    // Slots of stamp 1 are found without a ranking.
+                    let slot = known.place.slot();
+                    if !known.place.is_slot()
+                        || pool.recency.is_pinned(slot)
+                        || pool.recency.stamp(slot) == Recency::COLD
+                    {
                         continue;
                     }
-                    let slot = known.place.slot();
-                    let right = key_of(chances.of(ExpertId::new(expert)), slot);
-                    // Slots of stamp 1 are found without a ranking.
-                    if key != right && pool.recency.stamp(slot) != Recency::COLD {
-                        return Err(format!("layer {layer} expert {expert} has key {key:x} and not {right:x}"));
+                    let (word, bit) = self.bit(layer, expert);
+                    if self.residents[word] & bit == 0 {
+                        return Err(format!("layer {layer} expert {expert} is not known to be in slot {slot}"));
+                    }
+                    let key = key_of(chances.of(expert), slot);
+                    let is_worst = (worst.expert, worst.slot()) == (expert.get(), slot);
+                    if worst != Worst::UNKNOWN && (key < worst.key || is_worst && key != worst.key) {
+                        return Err(format!("layer {layer} expert {expert} has key {key:x}; its worst is {worst:x?}"));
                     }
                 }
             }

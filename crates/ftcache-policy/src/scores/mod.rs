@@ -242,6 +242,17 @@ impl Chances<'_> {
         (self.parts(expert.index()).iter().sum::<u64>() >> 29) as u32
     }
 
+    /// No more than [`of`](Self::of), and sooner known: without what followed.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such expert.
+    #[inline]
+    pub fn at_least(&self, expert: ExpertId) -> u32 {
+        let parts = self.counts[expert.index()].iter().zip(&self.gains);
+        (parts.map(|(&count, gain)| u64::from(count) * gain).sum::<u64>() >> 29) as u32
+    }
+
     /// What each component gives to an expert's chance, in 2^-60 of all of the next step's uses.
     #[inline]
     fn parts(&self, expert: usize) -> [u64; COMPONENTS] {

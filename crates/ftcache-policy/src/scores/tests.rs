@@ -419,3 +419,17 @@ fn recency_of_stamps_has_no_scores() {
 fn a_chance_is_asked_of_experts_there_are() {
     one_layer(Eviction::Learned, 4).chances(LayerId::new(0)).of(ExpertId::new(4));
 }
+
+/// Of what came after 0, which was the last, 1 is all: its chance has the whole weight of the followers beside its counts.
+#[test]
+fn counts_alone_are_a_chance_but_for_what_followed() {
+    for rule in [Eviction::Lfu, Eviction::Cyclic, Eviction::Learned] {
+        let mut scores = one_layer(rule, 5);
+        [0, 1, 2, 3, 0].iter().for_each(|&route| scores.step(0, &[route]));
+        let chances = scores.chances(LayerId::new(0));
+        let followed = [0, 1, 2, 3, 4].map(ExpertId::new).map(|expert| chances.of(expert) - chances.at_least(expert));
+        // From 2^-20 to 2^-31; under the other rules there is none.
+        assert_eq!(followed, [0, scores.weights[HALVES] << 11, 0, 0, 0], "{rule}");
+        assert_eq!(scores.weights[HALVES] > 0, rule.learns());
+    }
+}

@@ -467,30 +467,49 @@ fn a_layers_score_is_of_its_last_step_however_many_steps_of_others_there_are() {
     assert_eq!(plan, "step 114 pool 0: routes [0] -> slots [0]; copy 0 -> slot 0 (was 1, last step 113)");
 }
 
-/// Layer 0 has used 0 once, 1 twice and 2 three times. Of layer 1's two misses the first ranks it, and takes 0; then its
-/// hits make 1 worth more than 2: of ten turns 2 has 26,496 of 88,960, and of layer 1's three 0 has 8320 of 25,344.
-#[test]
-fn a_layer_is_ranked_anew_after_hits_alone() {
-    let mut cache = ruled(Eviction::Lfu, 2, 8, 4);
-    [0, 1, 1, 2, 2, 2].iter().for_each(|&route| drop(decode(&mut cache, 0, &[route])));
+/// Five residents, of which layer 2's 0 has gone for layer 1's 1: so layer 0 is ranked, and its first is 1, used at turns 1
+/// and 2 of six, with 16,768 of 51,840. When layer 1 has a third expert, its 0 has 8320 of 25,344, and is the next.
+fn ranked_before() -> Cache {
+    let mut cache = ruled(Eviction::Lfu, 3, 8, 5);
+    [1, 1, 2, 2, 2, 2].iter().for_each(|&route| drop(decode(&mut cache, 0, &[route])));
+    [0, 1, 1, 1, 1, 1].iter().for_each(|&route| drop(decode(&mut cache, 2, &[route])));
     [0, 1].iter().for_each(|&route| drop(decode(&mut cache, 1, &[route])));
-    assert_eq!(owners(&cache, POOL), [Some(9), Some(1), Some(2), Some(8)]);
-    (0..4).for_each(|_| drop(decode(&mut cache, 0, &[1])));
-    decode(&mut cache, 1, &[2]);
-    assert_eq!(owners(&cache, POOL), [Some(9), Some(1), Some(10), Some(8)]);
+    assert_eq!(owners(&cache, POOL), [1, 2, 9, 17, 8].map(Some));
+    cache
 }
 
-/// As above, but that 2 was used a fourth time: 1 has 17,024 of 60,928 and is next. Pinned, it stays, and layer 1's 0 goes.
+#[test]
+fn a_layer_is_ranked_anew_after_hits_alone() {
+    for (hit_count, left) in [(0, [10, 2, 9, 17, 8]), (4, [1, 2, 9, 17, 10])] {
+        let mut cache = ranked_before();
+        (0..hit_count).for_each(|_| drop(decode(&mut cache, 0, &[1])));
+        decode(&mut cache, 1, &[2]);
+        assert_eq!(owners(&cache, POOL), left.map(Some), "{hit_count}");
+    }
+}
+
 #[test]
 fn a_ranked_expert_that_is_pinned_then_is_no_victim() {
-    for (pins, left) in [(vec![], [9, 10, 2, 8]), (vec![(layer(0), expert(1))], [9, 1, 2, 10])] {
-        let mut cache = ruled(Eviction::Lfu, 2, 8, 4);
-        [0, 1, 1, 2, 2, 2, 2].iter().for_each(|&route| drop(decode(&mut cache, 0, &[route])));
-        [0, 1].iter().for_each(|&route| drop(decode(&mut cache, 1, &[route])));
+    for (pins, left) in [(vec![], [10, 2, 9, 17, 8]), (vec![(layer(0), expert(1))], [1, 2, 9, 17, 10])] {
+        let mut cache = ranked_before();
         cache.pin(&pins, 1).unwrap();
         decode(&mut cache, 1, &[2]);
         assert_eq!(owners(&cache, POOL), left.map(Some), "{pins:?}");
     }
+}
+
+/// Layer 0 has used 3 four times, on the CPU, 0 once and 1 four times. A step uses 0 and 3, and so ranks it without 0; what
+/// goes is layer 1's 0, of one turn in ten. Then layer 0's 0 is the next: it has two uses of eleven, and 1 has four.
+#[test]
+fn what_a_step_uses_is_a_victim_after_it_though_its_layer_gave_up_nothing() {
+    let mut cache = ruled(Eviction::Lfu, 2, 8, 4);
+    (0..4).for_each(|_| drop(commit(&mut cache, up_to(0), &[3])));
+    [0, 1, 1, 1, 1].iter().for_each(|&route| drop(decode(&mut cache, 0, &[route])));
+    [0, 1, 1, 1, 1, 1, 1, 1, 1, 1].iter().for_each(|&route| drop(decode(&mut cache, 1, &[route])));
+    decode(&mut cache, 0, &[0, 3]);
+    assert_eq!(owners(&cache, POOL), [0, 1, 3, 9].map(Some));
+    decode(&mut cache, 1, &[2]);
+    assert_eq!(owners(&cache, POOL), [10, 1, 3, 9].map(Some));
 }
 
 /// 0 of layer 0 has 8320 of 34,048, and goes when layer 1 has its second expert; brought back, it goes again.
