@@ -172,10 +172,9 @@ impl Ranking {
     /// Any expert may have got a slot.
     pub(crate) fn unrank_all(&mut self) {
         self.worst.fill(Worst::UNKNOWN);
-        for layer in self.residents.chunks_mut(self.word_count) {
-            for (word, first) in layer.iter_mut().zip((0..).step_by(WORD_BITS)) {
-                *word = u64::MAX >> WORD_BITS.saturating_sub(self.expert_count - first);
-            }
+        for (index, word) in self.residents.iter_mut().enumerate() {
+            let first = index % self.word_count * WORD_BITS;
+            *word = u64::MAX >> WORD_BITS.saturating_sub(self.expert_count - first);
         }
     }
 

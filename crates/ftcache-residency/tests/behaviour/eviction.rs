@@ -564,3 +564,16 @@ fn a_copy_chooses_the_same_victims() {
         }
     }
 }
+
+#[test]
+fn layers_without_experts_have_a_rule_too() {
+    for rule in SCORED {
+        let mut cache = Cache::with_pools(0, &[Some(POOL), None], &[2]).unwrap();
+        cache.set_eviction(rule).unwrap();
+        decode(&mut cache, 0, &[]);
+        cache.check().unwrap();
+        let state = cache.state().unwrap();
+        cache.set_state(&state).unwrap();
+        assert_eq!((cache.eviction(), cache.step()), (rule, 1));
+    }
+}
