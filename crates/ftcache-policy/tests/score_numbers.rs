@@ -162,7 +162,7 @@ fn refused(rule: Eviction, change: impl FnOnce(&mut ScoreNumbers)) -> String {
     change(&mut numbers);
     let error = scores.set_numbers(&numbers).unwrap_err();
     assert_eq!(scores.check_numbers(&numbers), Err(error));
-    assert_eq!(scores, small(rule), "{error}");
+    assert_eq!(scores.numbers(), small(rule).numbers(), "{error}");
     error.to_string()
 }
 
@@ -425,7 +425,7 @@ fn a_number_that_is_changed_is_refused_or_told_and_overflows_nothing() {
         let was = case.scores.clone();
         let at = format!("{rule} seed {seed}: array {array}");
         if let Err(error) = case.scores.set_numbers(&numbers) {
-            assert_eq!(case.scores, was, "{at}: {error}");
+            assert_eq!(case.scores.numbers(), before, "{at}: {error}");
             continue;
         }
         assert_eq!(case.scores.numbers(), numbers, "{at}");

@@ -57,7 +57,7 @@ struct Share {
 }
 
 /// The scores of all experts of a model, in slots or not.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Scores {
     rule: Eviction,
     expert_count: usize,

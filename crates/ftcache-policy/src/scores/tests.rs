@@ -145,7 +145,7 @@ fn an_expert_is_counted_once_a_step_and_absent_routes_not_at_all() {
             doubled.step(step % 2, &[absent, 4, step % 3, 4, absent, 4]);
             doubled.step(step % 2, &[absent, absent]);
             doubled.part(step % 2, &[]);
-            assert_eq!(plain, doubled, "{rule} step {step}");
+            assert_eq!(plain.numbers(), doubled.numbers(), "{rule} step {step}");
         }
     }
 }
