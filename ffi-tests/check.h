@@ -29,6 +29,14 @@ static inline void refused(ftcache_status given, ftcache_status wanted, const ch
 
 #define REFUSED(call, status, message) refused((call), FTCACHE_STATUS_##status, (message), __FILE__, __LINE__)
 
+// A configuration that cannot be had: of a `model` where that stands, with these settings.
+#define REFUSED_SETTINGS(settings, status, message)                                                                    \
+    do {                                                                                                               \
+        ftcache_configuration *none = (ftcache_configuration *)1;                                                      \
+        REFUSED(ftcache_configuration_new(model, (settings), &none), status, message);                                 \
+        CHECK(none == NULL);                                                                                           \
+    } while (0)
+
 enum { LAYERS = 3, EXPERTS = 8, TOP_K = 2, BANKS = 2 };
 
 // Layer 1 is the wide one; bank 1 is a side tensor of two bytes an expert.

@@ -12,14 +12,6 @@
 enum { TRACED_LAYERS = 8, TRACED_EXPERTS = 64, TRACED_COUNT = TRACED_LAYERS * (TRACED_EXPERTS + 1) };
 enum { COUNTS = LAYERS * (EXPERTS + 1) };
 
-// A configuration that cannot be had, of the model whose name is `model`.
-#define REFUSED_SETTINGS(settings, status, message)                                                                    \
-    do {                                                                                                               \
-        ftcache_configuration *none = (ftcache_configuration *)1;                                                      \
-        REFUSED(ftcache_configuration_new(model, (settings), &none), status, message);                                 \
-        CHECK(none == NULL);                                                                                           \
-    } while (0)
-
 // The slots of each layer, of which each has a pool; the configuration is freed.
 static int has_slots(ftcache_configuration *configuration, const uint32_t *wanted, uint32_t layer_count) {
     uint32_t layer;

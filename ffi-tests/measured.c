@@ -2,14 +2,6 @@
 
 #include "check.h"
 
-// A configuration that cannot be had: the model, whose name is `model` in every test, with these settings.
-#define REFUSED_SETTINGS(settings, status, message)                                                                    \
-    do {                                                                                                               \
-        ftcache_configuration *none = (ftcache_configuration *)1;                                                      \
-        REFUSED(ftcache_configuration_new(model, (settings), &none), status, message);                                 \
-        CHECK(none == NULL);                                                                                           \
-    } while (0)
-
 static uint32_t slots_of_layer(const ftcache_configuration *configuration, uint32_t layer) {
     SIZED(ftcache_pool_report, report);
     uint32_t pool = 77;

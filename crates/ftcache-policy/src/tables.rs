@@ -16,33 +16,58 @@ pub enum Admission {
 }
 
 /// One of the arrays, in the order in which they lie: at the end those as long as there are slots, the widest first.
+/// Slots are counted over all pools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "kernels/abi.h says what each is")]
 pub enum Table {
+    /// `u32[flat expert]`: its slot, or why it is in none.
     Place,
+    /// `u64[flat expert]`: the last hybrid step that routed to it.
     Active,
+    /// `u64[flat expert]`: routes to it.
     Routed,
+    /// `u8[flat expert]`: whether it is pinned once in a slot.
     Marked,
+    /// `u32[layer]`: 65,536ths of a miss.
     Carried,
+    /// `u64[layer][phase][counter]`.
     Stats,
+    /// A head for each layer: what its last admission decided.
     Plans,
+    /// Of each layer as many copies as it has experts: what that admission wants copied.
     Copies,
+    /// Of each pool its numbers of pinned, marked and withheld.
     Pools,
+    /// Room for an admission of a layer too wide for shared memory.
     Scratch,
+    /// `u32[component]`, from here on as [`ScoreNumbers`] has them.
     Weights,
+    /// `u32[layer]`.
     Turns,
+    /// `u32[flat expert][half]`.
     Counts,
+    /// `u64[layer][component]`.
     Totals,
+    /// `u64[layer][component]`.
     Gains,
+    /// `u16[layer][place]`.
     Latest,
+    /// `u8[layer]`.
     LatestWidths,
+    /// `u16[flat expert][step][place]`.
     RingExperts,
+    /// `u8[flat expert][step]`.
     RingWidths,
+    /// `u8[flat expert]`.
     RingNext,
+    /// `u32[flat expert]`.
     Followed,
+    /// `u64[slot]`: 0 if it is free.
     Stamp,
+    /// `u64[slot]`: room for an admission under a rule by score.
     Keys,
+    /// `u32[slot]`: the flat expert in it.
     Owner,
+    /// `u8[slot]`.
     Pinned,
 }
 

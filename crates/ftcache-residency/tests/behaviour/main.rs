@@ -33,6 +33,7 @@ mod texts;
 mod tokens;
 mod warm_start;
 mod wide;
+mod wrong_states;
 
 const POOL: PoolId = PoolId::new(0);
 const ABSENT: u32 = ExpertId::ABSENT.get();
